@@ -1,0 +1,1 @@
+"""A reverse proxy core for LLM inference on Trio."""
