@@ -1,1 +1,31 @@
-"""A reverse proxy core for LLM inference on Trio."""
+"""A reverse proxy core for LLM inference on Trio.
+
+Each request runs in a nursery of its own; its body moves through request, forwarding and response phases by
+ownership transfer; the model server learns at once when a client leaves.
+"""
+
+from .config import Deadlines, Limits, Settings
+from .errors import Code, Fault, ProxyError
+from .phases import ForwardingPhase, RequestPhase, ResponseView, UseAfterMove
+from .process import fix_mmap_threshold
+from .runtime import Outcome, PoolStatistics, Statistics
+from .server import Proxy
+
+__all__ = [
+    "Code",
+    "Deadlines",
+    "Fault",
+    "ForwardingPhase",
+    "Limits",
+    "Outcome",
+    "PoolStatistics",
+    "Proxy",
+    "ProxyError",
+    "RequestPhase",
+    "ResponseView",
+    "Settings",
+    "Statistics",
+    "UseAfterMove",
+    "fix_mmap_threshold",
+]
+__version__ = "0.1.0"

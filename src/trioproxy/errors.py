@@ -40,6 +40,7 @@ class Code(enum.Enum):
     NO_UPSTREAM = "no_upstream"
     CONNECT_FAILED = "connect_failed"
     CONNECT_TIMEOUT = "connect_timeout"
+    SEND_TIMEOUT = "send_timeout"
     FIRST_BYTE_TIMEOUT = "first_byte_timeout"
     FIRST_EVENT_TIMEOUT = "first_event_timeout"
     IDLE_TIMEOUT = "idle_timeout"
@@ -76,6 +77,7 @@ RULES: Final[dict[Code, Rule]] = {
     Code.NO_UPSTREAM: Rule(503, Fault.UPSTREAM, True),
     Code.CONNECT_FAILED: Rule(503, Fault.UPSTREAM, True),
     Code.CONNECT_TIMEOUT: Rule(504, Fault.UPSTREAM, True),
+    Code.SEND_TIMEOUT: Rule(504, Fault.UPSTREAM, False),
     Code.FIRST_BYTE_TIMEOUT: Rule(504, Fault.UPSTREAM, False),
     Code.FIRST_EVENT_TIMEOUT: Rule(504, Fault.UPSTREAM, False),
     Code.IDLE_TIMEOUT: Rule(504, Fault.UPSTREAM, False),

@@ -1,1 +1,1 @@
-"""To be filled."""
+"""Towards the model servers: endpoints, and the connections to them."""

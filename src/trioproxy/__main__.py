@@ -1,0 +1,5 @@
+"""``python -m trioproxy``."""
+
+from .cli import main
+
+main()

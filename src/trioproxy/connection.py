@@ -1,0 +1,418 @@
+"""One client: the reader of its connection, and the order of its requests.
+
+Lives here: who reads when, what a read means in each state, and what becomes of the connection after a request.
+Does not live here: what a request goes through (exchange), or how its response is written (downstream).
+
+The reader task owns the read side from accept to close. It starts an exchange for each head, feeds it the body, and
+tells it at once when the client is gone: while it may not read, it waits for the hang-up alone. Requests are served
+in order; at most 64 KiB are read ahead of the request that is being served.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from typing import Final, final
+
+import trio
+
+from .apis.openai import FieldReader, field_reader
+from .apis.refusal import refusal
+from .body import READ_AHEAD, BufferedBody, StreamedBody, overloaded, too_large
+from .downstream import ClientGone, ClientStalled, ResponseWriter
+from .errors import Code, Fault, ProxyError
+from .exchange import Exchange
+from .http1 import BodyDecoder, FramingKind, HeadReader, RequestHead, body_decoder, get_field, read_request_head
+from .net import Transport
+from .runtime import Outcome, Runtime, outcome_of
+
+
+@final
+class ReadState(enum.Enum):
+    """What the next bytes from the client are."""
+
+    HEAD = "head"
+    """Of the next request; there is no exchange."""
+    BODY = "body"
+    """Of the request that is being served."""
+    AHEAD = "ahead"
+    """Of a later request: kept, up to a bound."""
+    DISCARD = "discard"
+    """Of no interest, but a response is still to be sent."""
+    LINGER = "linger"
+    """Of no interest; read on so that the client can read the last response before the connection is gone."""
+    CLOSED = "closed"
+
+
+@final
+class ClientConnection:
+    """One connection of one client, from accept to close.
+
+    :param transport: owned by the connection.
+    :param peer: the client's address; empty if it has none.
+    """
+
+    __slots__ = (
+        "_ahead",
+        "_awaiting_room",
+        "_deadline",
+        "_decoder",
+        "_ended",
+        "_exchange",
+        "_heads",
+        "_nursery",
+        "_paused",
+        "_peer",
+        "_runtime",
+        "_scope",
+        "_state",
+        "_transport",
+    )
+
+    def __init__(self, runtime: Runtime, transport: Transport, peer: str) -> None:
+        self._runtime = runtime
+        self._transport = transport
+        self._peer: Final = peer.encode()
+        self._heads = HeadReader(runtime.head_limits, fault=Fault.CLIENT)
+        self._state = ReadState.HEAD
+        self._exchange: Exchange | None = None
+        self._decoder: BodyDecoder | None = None
+        self._ahead = bytearray()
+        self._ended = False
+        """The client has shut down its sending side, and may."""
+        self._awaiting_room = False
+        self._deadline = trio.current_time() + runtime.settings.deadlines.client_keep_alive
+        self._scope = trio.CancelScope()
+        self._paused: trio.CancelScope | None = None
+        self._nursery: trio.Nursery | None = None
+
+    def __repr__(self) -> str:
+        return f"<ClientConnection {self._state.value} {self._exchange!r}>"
+
+    async def run(self) -> None:
+        """Serve the client until either side is done. Cancelled, it ends its request and closes the connection."""
+        self._runtime.connections += 1
+        try:
+            async with trio.open_nursery() as nursery:
+                self._nursery = nursery
+                try:
+                    await self._read()
+                finally:
+                    # At once, not when the last straggler of a request has returned.
+                    self._state = ReadState.CLOSED
+                    if self._exchange is None:
+                        self._transport.close()
+        finally:
+            self._transport.close()
+            self._runtime.connections -= 1
+            await self._transport.aclose()
+
+    def drain(self) -> None:
+        """Close the connection as soon as no request is being served."""
+        if self._state is ReadState.HEAD and not self._heads.started:
+            self._close()
+
+    # The reader.
+
+    async def _read(self) -> None:
+        while self._state is not ReadState.CLOSED:
+            # Deadlines that move into the future are left to fire and are looked at then: they move per request,
+            # and moving a scope's costs 2 µs.
+            with trio.CancelScope(deadline=self._deadline) as self._scope:
+                await self._read_until_deadline()
+            if self._scope.cancelled_caught and trio.current_time() >= self._deadline:
+                self._expired()
+
+    async def _read_until_deadline(self) -> None:
+        while self._state is not ReadState.CLOSED:
+            try:
+                if self._must_wait():
+                    await self._wait()
+                elif self._receives_in_place():
+                    await self._receive_in_place()
+                else:
+                    self._received(await self._transport.receive())
+            except trio.BrokenResourceError:
+                self._gone()
+            except trio.ClosedResourceError:
+                self._state = ReadState.CLOSED
+
+    def _must_wait(self) -> bool:
+        state = self._state
+        if state is ReadState.AHEAD:
+            return self._ended or len(self._ahead) >= READ_AHEAD
+        if state is not ReadState.BODY or self._exchange is None:
+            return False
+        body = self._exchange.body
+        if isinstance(body, StreamedBody):
+            if body.full:
+                self._set_deadline(math.inf)
+            return body.full
+        if body.reserve():
+            return False
+        if not self._awaiting_room:
+            self._awaiting_room = True
+            self._set_deadline(trio.current_time() + self._runtime.settings.deadlines.overload)
+        return True
+
+    async def _wait(self) -> None:
+        """Not reading, wait to be resumed, and for the client to be gone."""
+        ledger = self._runtime.ledger
+        if self._awaiting_room:
+            ledger.call_when_freed(self._resume)
+        half_close = not self._ended and self._runtime.settings.client_half_close == "cancel"
+        try:
+            with trio.CancelScope() as self._paused:
+                await self._transport.wait_hangup(half_close=half_close)
+                self._gone()
+        finally:
+            self._paused = None
+            ledger.forget(self._resume)
+        if self._state is ReadState.BODY and not self._awaiting_room:
+            self._body_progress()
+
+    def _resume(self) -> None:
+        if self._paused is not None:
+            self._paused.cancel()
+
+    def _receives_in_place(self) -> bool:
+        return (
+            self._state is ReadState.BODY
+            and self._decoder is not None
+            and self._decoder.remaining > 0
+            and self._exchange is not None
+            and isinstance(self._exchange.body, BufferedBody)
+        )
+
+    async def _receive_in_place(self) -> None:
+        exchange, decoder = self._exchange, self._decoder
+        assert exchange is not None
+        assert decoder is not None
+        assert isinstance(exchange.body, BufferedBody)
+        body = exchange.body
+        count = await self._transport.receive_into(body)
+        if not count:
+            self._end_of_file()
+        elif self._state is ReadState.BODY and self._exchange is exchange:
+            decoder.took(count)
+            self._body_progress()
+            with body.last(count) as view:
+                exchange.feed_fields(view)
+            if decoder.done:
+                self._body_complete(exchange, b"")
+
+    def _received(self, data: bytes) -> None:
+        """Decide what bytes mean that came from the client, or that were read ahead. Never waits."""
+        state = self._state
+        if not data:
+            self._end_of_file()
+        elif state is ReadState.HEAD:
+            self._head_bytes(data)
+        elif state is ReadState.BODY:
+            self._body_bytes(data)
+        elif state is ReadState.AHEAD:
+            self._ahead += data
+
+    def _end_of_file(self) -> None:
+        if self._state is ReadState.AHEAD and self._runtime.settings.client_half_close == "allow":
+            self._ended = True
+        else:
+            self._gone()
+
+    def _gone(self) -> None:
+        """The client has left."""
+        if self._exchange is not None:
+            self._exchange.abort(Outcome.CLIENT_CLOSED)
+        self._close()
+
+    def _close(self) -> None:
+        """Close now, and wake the reader if it waits for anything."""
+        self._state = ReadState.CLOSED
+        self._transport.close()
+        self._resume()
+
+    # Deadlines of the reader.
+
+    def _set_deadline(self, deadline: float) -> None:
+        self._deadline = deadline
+        if deadline < self._scope.deadline:
+            self._scope.deadline = deadline
+
+    def _body_progress(self) -> None:
+        self._awaiting_room = False
+        self._set_deadline(trio.current_time() + self._runtime.settings.deadlines.body_stall)
+
+    def _expired(self) -> None:
+        deadlines = self._runtime.settings.deadlines
+        if self._state is ReadState.HEAD and self._heads.started:
+            self._refuse(
+                ProxyError(Code.REQUEST_TIMEOUT, f"the request's head did not arrive within {deadlines.head:g} s")
+            )
+        elif self._state is ReadState.BODY:
+            if self._awaiting_room:
+                self._body_failed(overloaded())
+            else:
+                self._body_failed(
+                    ProxyError(
+                        Code.REQUEST_TIMEOUT, f"nothing of the request's body came for {deadlines.body_stall:g} s"
+                    )
+                )
+        elif self._state in (ReadState.HEAD, ReadState.LINGER):
+            self._close()
+        else:
+            self._deadline = math.inf
+
+    # Heads and bodies.
+
+    def _head_bytes(self, data: bytes) -> None:
+        started = self._heads.started
+        try:
+            raw = self._heads.feed(data)
+            if raw is None:
+                if self._heads.started and not started:
+                    self._set_deadline(trio.current_time() + self._runtime.settings.deadlines.head)
+                return
+            head = read_request_head(raw, self._runtime.parser, self._runtime.head_limits)
+            self._runtime.forwarder.check_loop(head)
+            if head.framing.length > self._runtime.settings.limits.body_size:
+                raise too_large(self._runtime.settings.limits.body_size)
+        except ProxyError as error:
+            self._refuse(error)
+            return
+        self._begin(head)
+        rest = self._heads.take_rest()
+        if rest:
+            self._received(rest)
+
+    def _begin(self, head: RequestHead) -> None:
+        """Start the exchange that a head asks for."""
+        runtime = self._runtime
+        path = head.target.partition(b"?")[0]
+        fields = field_reader(head.method, path, get_field(head.fields, b"content-type"))
+        decoder = body_decoder(head.framing, fault=Fault.CLIENT)
+        body = self._body_for(head, fields)
+        writer = ResponseWriter(
+            self._transport,
+            http_11=head.http_11,
+            head_only=head.method == b"HEAD",
+            keep_alive=head.keep_alive and not runtime.draining,
+            stall=runtime.settings.deadlines.write_stall,
+        )
+        exchange = Exchange(runtime, head, body, None if isinstance(body, StreamedBody) else fields, writer, self._peer)
+        self._exchange = exchange
+        self._decoder = decoder
+        if decoder.done:
+            self._state = ReadState.AHEAD
+            self._deadline = math.inf
+            body.complete()
+        else:
+            self._state = ReadState.BODY
+            self._body_progress()
+        assert self._nursery is not None
+        self._nursery.start_soon(self._serve, exchange)
+
+    def _body_for(self, head: RequestHead, fields: FieldReader | None) -> BufferedBody | StreamedBody:
+        settings = self._runtime.settings
+        limit = settings.limits.body_size
+        kind = head.framing.kind
+        expected = None if kind is FramingKind.CHUNKED else head.framing.length
+        if settings.body == "auto":
+            small = expected is not None and expected <= READ_AHEAD
+            streamed = fields is None and not small
+        else:
+            streamed = settings.body == "stream" and expected != 0
+        if streamed:
+            return StreamedBody(self._runtime.ledger, limit=limit, expected=expected, resume=self._resume)
+        return BufferedBody(self._runtime.ledger, limit=limit, expected=expected)
+
+    def _body_bytes(self, data: bytes) -> None:
+        exchange, decoder = self._exchange, self._decoder
+        assert exchange is not None
+        assert decoder is not None
+        self._body_progress()
+        try:
+            pieces, consumed = decoder.decode(data)
+            for piece in pieces:
+                exchange.feed_fields(piece)
+                exchange.body.push(piece)
+        except ProxyError as error:
+            self._body_failed(error)
+            return
+        if decoder.done:
+            self._body_complete(exchange, data[consumed:])
+
+    def _body_complete(self, exchange: Exchange, rest: bytes) -> None:
+        self._state = ReadState.AHEAD
+        self._deadline = math.inf
+        exchange.body.complete()
+        self._ahead += rest
+
+    def _body_failed(self, error: ProxyError) -> None:
+        self._state = ReadState.DISCARD
+        self._deadline = math.inf
+        if self._exchange is not None:
+            self._exchange.body.fail(error)
+
+    # Requests and what becomes of the connection after each.
+
+    async def _serve(self, exchange: Exchange) -> None:
+        # The request's own nursery: whatever works for this request is in it, and it ends when the last of it has.
+        async with trio.open_nursery():
+            try:
+                await exchange.run()
+            finally:
+                self._settle(exchange.writer, exchange)
+
+    def _settle(self, writer: ResponseWriter, exchange: Exchange | None) -> None:
+        """A response is over: go on with the next request, or end the connection."""
+        self._exchange = None
+        arrived = exchange is not None and exchange.body.arrived
+        if self._state is ReadState.CLOSED:
+            self._transport.close()
+        elif not writer.complete:
+            # What was sent must not look whole (RFC 9112 8): without a length or chunks, only a reset shows it.
+            if writer.open_ended:
+                self._transport.reset()
+            self._close()
+        elif arrived and writer.keep_alive and not self._ended and not self._runtime.draining:
+            self._state = ReadState.HEAD
+            self._set_deadline(trio.current_time() + self._runtime.settings.deadlines.client_keep_alive)
+            if self._ahead:
+                ahead, self._ahead = bytes(self._ahead), bytearray()
+                self._received(ahead)
+            self._resume()
+        elif self._ended:
+            self._close()
+        else:
+            # Closing with bytes unread resets the connection, and the client may lose the response with it.
+            self._transport.shutdown_write()
+            self._state = ReadState.LINGER
+            self._set_deadline(trio.current_time() + self._runtime.settings.deadlines.linger)
+            self._resume()
+
+    def _refuse(self, error: ProxyError) -> None:
+        """Answer a head that cannot be served, then end the connection: where the next request begins is unknown."""
+        self._state = ReadState.DISCARD
+        self._deadline = math.inf
+        assert self._nursery is not None
+        self._nursery.start_soon(self._send_refusal, error.with_traceback(None))
+
+    async def _send_refusal(self, error: ProxyError) -> None:
+        runtime = self._runtime
+        runtime.errors[error.code] += 1
+        runtime.outcomes[outcome_of(error)] += 1
+        writer = ResponseWriter(
+            self._transport,
+            http_11=True,
+            head_only=False,
+            keep_alive=False,
+            stall=runtime.settings.deadlines.write_stall,
+        )
+        fields, body = refusal(error, runtime.next_request_id())
+        fields.append((b"date", runtime.date()))
+        try:
+            await writer.send([writer.own_response(error.status, fields, body)])
+        except (ClientGone, ClientStalled):
+            self._close()
+        else:
+            self._settle(writer, None)

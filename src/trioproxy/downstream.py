@@ -1,0 +1,190 @@
+"""Towards the client: one response, written in the framing that this client understands.
+
+Lives here: what a response looks like on the client's connection, its framing, and whether the connection can be
+used afterwards. Does not live here: where the response comes from.
+"""
+
+from __future__ import annotations
+
+import enum
+import time
+from collections.abc import Iterable, Sequence
+from email.utils import formatdate
+from http import HTTPStatus
+from typing import Final, final
+
+import trio
+
+from .http1 import LAST_CHUNK, FramingKind, ResponseHead, chunk_prefix, end_to_end, response_head
+from .net import Buffer, Transport, rest_of, send_all
+
+_CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+_JOIN_LIMIT: Final = 16384
+"""Pieces up to this many bytes are joined for one plain send; larger ones are sent as they are, vectored."""
+
+
+class ClientGone(Exception):
+    """The client's connection ended under a write."""
+
+
+class ClientStalled(Exception):
+    """The client took nothing of its response for as long as the write stall deadline allows."""
+
+
+@final
+class Delimiting(enum.Enum):
+    """How the client learns where the body of a response ends."""
+
+    NO_BODY = "no body"
+    LENGTH = "length"
+    CHUNKED = "chunked"
+    CLOSE = "close"
+
+
+@final
+class DateField:
+    """The ``Date`` of now, made once a second."""
+
+    __slots__ = ("_second", "_value")
+
+    def __init__(self) -> None:
+        self._second = 0
+        self._value = b""
+
+    def __call__(self) -> bytes:
+        """The value of the field (RFC 9110 6.6.1)."""
+        second = int(time.time())
+        if second != self._second:
+            self._second = second
+            self._value = formatdate(second, usegmt=True).encode()
+        return self._value
+
+
+@final
+class ResponseWriter:
+    """Writes one response to a client.
+
+    :param http_11: whether the client speaks HTTP/1.1; 1.0 gets no chunks and no interim responses.
+    :param head_only: whether it asked with HEAD.
+    :param keep_alive: whether the connection may be used again after this response; the writer may change its mind.
+    :param stall: seconds that the client may take nothing.
+    """
+
+    __slots__ = ("_delimiting", "_head_only", "_stall", "_transport", "complete", "http_11", "keep_alive", "started")
+
+    def __init__(
+        self, transport: Transport, *, http_11: bool, head_only: bool, keep_alive: bool, stall: float
+    ) -> None:
+        self._transport = transport
+        self._head_only = head_only
+        self._stall = stall
+        self._delimiting = Delimiting.NO_BODY
+        self.http_11 = http_11
+        self.keep_alive = keep_alive
+        self.started = False
+        self.complete = False
+
+    @property
+    def open_ended(self) -> bool:
+        """Whether the client takes the end of the connection for the end of the body."""
+        return self._delimiting is Delimiting.CLOSE
+
+    async def send_continue(self) -> None:
+        """Ask for the body (RFC 9110 10.1.1)."""
+        if self.http_11:
+            await self.send([_CONTINUE])
+
+    async def send_interim(self, head: ResponseHead) -> None:
+        """Pass on a 1xx response of the upstream; not to HTTP/1.0 clients (RFC 9110 15.2)."""
+        if self.http_11:
+            fields = [(name, value) for lower, name, value in end_to_end(head.fields) if lower != b"content-length"]
+            await self.send([response_head(head.status, head.reason, fields)])
+
+    def relayed_head(self, head: ResponseHead, request_id: bytes, date: DateField) -> bytes:
+        """The upstream's head as this client gets it: without its hop-by-hop fields, in our own framing."""
+        kind = head.framing.kind
+        fields: list[tuple[bytes, bytes]] = []
+        has_date = has_id = False
+        for lower, name, value in end_to_end(head.fields):
+            if lower == b"date":
+                if has_date:
+                    continue
+                has_date = True
+            elif lower == b"x-request-id":
+                has_id = True
+            elif lower == b"content-length" and head.status == 204:
+                continue
+            fields.append((name, value))
+        if not has_date:
+            fields.append((b"date", date()))
+        if not has_id:
+            fields.append((b"x-request-id", request_id))
+        if kind is FramingKind.NONE:
+            self._delimiting = Delimiting.NO_BODY
+        elif kind is FramingKind.LENGTH:
+            self._delimiting = Delimiting.LENGTH
+        elif self.http_11:
+            self._delimiting = Delimiting.CHUNKED
+            fields.append((b"transfer-encoding", b"chunked"))
+        else:
+            self._delimiting = Delimiting.CLOSE
+            self.keep_alive = False
+        self._finish_head(fields)
+        return response_head(head.status, head.reason, fields)
+
+    def own_response(self, status: int, fields: Iterable[tuple[bytes, bytes]], body: bytes) -> bytes:
+        """A whole response of the proxy's own."""
+        every = [*fields, (b"content-length", b"%d" % len(body))]
+        self._finish_head(every)
+        self.complete = True
+        head = response_head(status, HTTPStatus(status).phrase.encode(), every)
+        return head if self._head_only else head + body
+
+    def _finish_head(self, fields: list[tuple[bytes, bytes]]) -> None:
+        self.started = True
+        if not self.keep_alive:
+            fields.append((b"connection", b"close"))
+        elif not self.http_11:
+            fields.append((b"connection", b"keep-alive"))
+
+    def frame(self, pieces: list[bytes], *, last: bool) -> list[Buffer]:
+        """The bytes on the connection for pieces of the body, and for its end if these are the last."""
+        if self._delimiting is Delimiting.CHUNKED:
+            return self._chunks(pieces, last=last)
+        if self._delimiting is Delimiting.NO_BODY:
+            return []
+        return list(pieces)
+
+    def _chunks(self, pieces: list[bytes], *, last: bool) -> list[Buffer]:
+        # What one read of the upstream brought is one chunk, whatever its own chunks were.
+        size = sum(map(len, pieces))
+        if not size:
+            return [LAST_CHUNK] if last else []
+        end = b"\r\n" + LAST_CHUNK if last else b"\r\n"
+        buffers: list[bytes] = [chunk_prefix(size), *pieces, end]
+        if size <= _JOIN_LIMIT:
+            return [b"".join(buffers)]
+        return list(buffers)
+
+    def send_nowait(self, buffers: Sequence[Buffer]) -> list[Buffer]:
+        """Send what can be without waiting; returns the rest.
+
+        :raises ClientGone: the connection has ended.
+        """
+        try:
+            return rest_of(buffers, self._transport.send_nowait(buffers)) if buffers else []
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            raise ClientGone from None
+
+    async def send(self, buffers: Sequence[Buffer]) -> None:
+        """Send bytes that were framed.
+
+        :raises ClientGone: the connection has ended.
+        :raises ClientStalled: the client took nothing for as long as it may.
+        """
+        try:
+            await send_all(self._transport, buffers, stall=self._stall)
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            raise ClientGone from None
+        except trio.TooSlowError:
+            raise ClientStalled from None

@@ -1,0 +1,414 @@
+"""One request from its head to its outcome: the only file that names all phases.
+
+Lives here: the order of the steps, the deadline of each, the abort, and the outcome. Does not live here: bytes of
+HTTP, sockets, or the client's connection, whose reader feeds the body in and calls ``abort``.
+
+Whatever the exchange holds, it holds by a ``with`` block of its own task, so that it is given back however the
+exchange ends. The first cause decides the outcome; all that comes after it changes nothing.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+import math
+from typing import Final, final
+
+import trio
+
+from .apis.openai import UNKNOWN_FIELDS, FieldReader, UsageReader, usage_reader
+from .apis.refusal import refusal
+from .body import BodyStage, BufferedBody, StreamedBody
+from .downstream import ClientGone, ClientStalled, ResponseWriter
+from .errors import Code, Fault, ProxyError
+from .http1 import FramingKind, HeadReader, RequestHead, ResponseHead, body_decoder, get_field, read_response_head
+from .net import Transport
+from .phases import ForwardingPhase, RequestPhase, ResponseView
+from .relay import Relay
+from .runtime import Outcome, Phase, Runtime, outcome_of
+from .upload import Upload
+from .upstream.pool import Lease, Pool
+
+_logger: Final = logging.getLogger("trioproxy")
+_IDEMPOTENT: Final = frozenset({b"GET", b"HEAD", b"OPTIONS", b"TRACE", b"PUT", b"DELETE"})  # RFC 9110 9.2.2
+_MAX_INTERIM: Final = 5
+
+
+@final
+class Stage(enum.Enum):
+    """What an exchange waits for, hence what its deadline means."""
+
+    BODY = "body"
+    FIRST_BYTE = "first byte"
+    FIRST_EVENT = "first event"
+    STREAMING = "streaming"
+
+
+_EXPIRED: Final = {
+    Stage.FIRST_BYTE: (Code.FIRST_BYTE_TIMEOUT, "the upstream sent no response"),
+    Stage.FIRST_EVENT: (Code.FIRST_EVENT_TIMEOUT, "the upstream sent the head of a stream and then no event"),
+    Stage.STREAMING: (Code.IDLE_TIMEOUT, "the upstream's response stood still"),
+}
+
+
+class _StaleConnection(Exception):
+    """A reused connection turned out to be dead before the upstream can have acted on the request."""
+
+
+@final
+class Exchange:
+    """One request of one client.
+
+    :param fields: reads what the body says while it comes in; None where nobody knows the path.
+    :param peer: the client's address, for the upstream.
+    """
+
+    __slots__ = (
+        "_deadlines",
+        "_expect_continue",
+        "_fields",
+        "_grain",
+        "_lease",
+        "_observer",
+        "_peer",
+        "_phase",
+        "_request",
+        "_runtime",
+        "_scope",
+        "_seconds",
+        "_stage",
+        "_touched",
+        "_until",
+        "body",
+        "outcome",
+        "request_id",
+        "writer",
+    )
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        head: RequestHead,
+        body: BufferedBody | StreamedBody,
+        fields: FieldReader | None,
+        writer: ResponseWriter,
+        peer: bytes,
+    ) -> None:
+        self.request_id: Final = runtime.next_request_id()
+        self.body = body
+        self.writer = writer
+        self.outcome: Outcome | None = None
+        self._runtime = runtime
+        self._deadlines = runtime.settings.deadlines
+        self._request: RequestHead | None = head
+        self._expect_continue = head.expect_continue
+        self._fields = fields
+        self._peer = peer
+        self._lease: Lease | None = None
+        self._observer: UsageReader | None = None
+        self._phase = Phase.REQUEST
+        self._stage = Stage.BODY
+        self._seconds = math.inf
+        self._touched = trio.current_time()
+        self._until = self._touched + self._deadlines.total
+        self._grain = min(self._deadlines.idle / 64, 1.0)
+        self._scope = trio.CancelScope(deadline=self._until)
+        runtime.in_flight[Phase.REQUEST] += 1
+
+    def __repr__(self) -> str:
+        return f"<Exchange {self.request_id} {self._phase.value} {self.outcome}>"
+
+    def feed_fields(self, data: bytes | memoryview) -> None:
+        """Let the reader of the body's fields see bytes that came in."""
+        if self._fields is not None:
+            self._fields.feed(data)
+
+    def abort(self, cause: Outcome) -> None:
+        """End the exchange now, from any other task; the first cause counts.
+
+        The upstream learns of it before this returns: its connection is reset first and the task unwound after,
+        since with 1,000 aborts at once unwinding first took 133–185 ms at p99, closing first 50–105.
+        """
+        if self.outcome is None:
+            self.outcome = cause
+            if self._lease is not None:
+                self._lease.reset()
+            self._scope.cancel()
+
+    async def run(self) -> None:
+        """Serve the request. Returns when its outcome is fixed and all that it held has been given back.
+
+        Raises nothing but a cancel from outside, which makes the outcome ``drained``.
+        """
+        error: ProxyError | None = None
+        try:
+            try:
+                with self._scope:
+                    await self._serve()
+                if self._scope.cancelled_caught and self.outcome is None:
+                    error = self._expired()
+            except ProxyError as caught:
+                # Its traceback would keep the frames, hence everything in them, for as long as the error lives.
+                error = caught.with_traceback(None)
+            except ClientGone:
+                self._fix(Outcome.CLIENT_CLOSED)
+            except ClientStalled:
+                self._fix(Outcome.CLIENT_STALLED)
+            except Exception:
+                if self.outcome is None:  # an abort closes transports under whoever uses them
+                    _logger.exception("request %s failed", self.request_id)
+                    error = ProxyError(Code.INTERNAL, "the proxy failed to handle this request; its log says why")
+            if error is not None and self.outcome is None:
+                await self._answer(error)
+        finally:
+            self._settle()
+
+    def _settle(self) -> None:
+        self._fix(Outcome.DRAINED)
+        self.body.release()
+        runtime = self._runtime
+        runtime.in_flight[self._phase] -= 1
+        assert self.outcome is not None
+        runtime.outcomes[self.outcome] += 1
+        usage = None if self._observer is None else self._observer.finish()
+        if usage is not None:
+            runtime.tokens["prompt"] += usage.prompt_tokens or 0
+            runtime.tokens["completion"] += usage.completion_tokens or 0
+            runtime.tokens["cached"] += usage.cached_tokens or 0
+
+    def _fix(self, outcome: Outcome) -> None:
+        if self.outcome is None:
+            self.outcome = outcome
+
+    def _enter(self, phase: Phase) -> None:
+        self._runtime.in_flight[self._phase] -= 1
+        self._runtime.in_flight[phase] += 1
+        self._phase = phase
+
+    # Deadlines: one scope, whose deadline moves with the stage.
+
+    def _await(self, stage: Stage, seconds: float) -> None:
+        self._stage = stage
+        self._seconds = seconds
+        self._touched = trio.current_time()
+        self._scope.deadline = min(self._touched + seconds, self._until)
+
+    def progress(self) -> None:
+        """Called by the relay after each piece of the body that it has passed on."""
+        if self._stage is Stage.FIRST_EVENT:
+            if self._observer is None or self._observer.events:
+                self._await(Stage.STREAMING, self._deadlines.idle + self._grain)
+            return
+        # Moving a deadline costs 2 µs, so a steady stream moves it once in a grain, which the deadline allows for.
+        now = trio.current_time()
+        if now - self._touched > self._grain or self._scope.deadline == self._until:
+            self._touched = now
+            self._scope.deadline = min(now + self._seconds, self._until)
+
+    def blocked(self) -> None:
+        """Called by the relay before it waits for the client: that time is not the upstream's."""
+        self._scope.deadline = self._until
+
+    def _expired(self) -> ProxyError:
+        if self._scope.deadline == self._until or self._stage is Stage.BODY:
+            return ProxyError(
+                Code.TOTAL_TIMEOUT, f"the request took longer than the {self._deadlines.total:g} s that it may take"
+            )
+        code, what = _EXPIRED[self._stage]
+        return ProxyError(code, f"{what} for {self._seconds:.4g} s")
+
+    # The steps.
+
+    async def _serve(self) -> None:
+        request = await self._receive_request()
+        self._enter(Phase.FORWARDING)
+        pools = self._runtime.rotation.order()
+        forwarding = request.forward_to(pools[0].endpoint)
+        failure: ProxyError | None = None
+        for pool in pools:
+            forwarding.reassign(pool.endpoint)
+            with pool.lease() as lease:
+                self._lease = lease
+                if lease.take_idle_nowait() is None:
+                    try:
+                        await self._connect(lease, pool)
+                    except ProxyError as error:
+                        failure = error.with_traceback(None)
+                        continue
+                await self._forward(lease, pool, forwarding)
+                return
+        assert failure is not None
+        raise failure
+
+    async def _receive_request(self) -> RequestPhase:
+        head, self._request = self._request, None
+        assert head is not None
+        if isinstance(self.body, BufferedBody) and self.body.stage is BodyStage.RECEIVING:
+            if self._expect_continue and not len(self.body):
+                await self.writer.send_continue()
+            await self.body.wait_complete()
+        reader, self._fields = self._fields, None
+        said = UNKNOWN_FIELDS if reader is None else reader.finish()
+        return RequestPhase(self.request_id, head, self.body, said)
+
+    async def _connect(self, lease: Lease, pool: Pool) -> None:
+        with trio.move_on_after(self._deadlines.connect):
+            await lease.open()
+            return
+        raise ProxyError(
+            Code.CONNECT_TIMEOUT,
+            f"no connection to the upstream {pool.endpoint.url} within {self._deadlines.connect:g} s",
+        )
+
+    async def _forward(self, lease: Lease, pool: Pool, forwarding: ForwardingPhase) -> None:
+        method = forwarding.head.method
+        try:
+            head, rest, view = await self._dispatch(lease, forwarding)
+        except _StaleConnection:
+            await self._connect(lease, pool)
+            head, rest, view = await self._dispatch(lease, forwarding)
+        self._enter(Phase.RESPONSE)
+        await self._respond(lease, method, head, rest, view)
+
+    async def _dispatch(self, lease: Lease, forwarding: ForwardingPhase) -> tuple[ResponseHead, bytes, ResponseView]:
+        """Send the request and wait for the response's head; returns it, what came after it, and what is left of
+        the request."""
+        transport = lease.transport
+        assert transport is not None
+        method = forwarding.head.method
+        body = forwarding.body
+        upload = Upload(transport, self._upstream_head(forwarding), body, stall=self._deadlines.write_stall)
+        upload.start_nowait()
+        if upload.complete:
+            # Only a request without a body can be sent again once it was sent.
+            again = lease.reused and not len(body) and method in _IDEMPOTENT
+            view = None if again else forwarding.responded()
+            self._await(Stage.FIRST_BYTE, self._deadlines.first_byte)
+            received = await self._receive_head(transport, method, stale=again)
+            return *received, view or forwarding.responded()
+        if lease.reused and upload.broken and upload.sent == 0:
+            raise _StaleConnection
+        return await self._dispatch_slowly(lease, forwarding, transport, upload)
+
+    async def _dispatch_slowly(
+        self, lease: Lease, forwarding: ForwardingPhase, transport: Transport, upload: Upload
+    ) -> tuple[ResponseHead, bytes, ResponseView]:
+        """The same for a request that does not fit into the socket's buffer: an early response can come."""
+        if self._expect_continue and isinstance(forwarding.body, StreamedBody) and not len(forwarding.body):
+            await self.writer.send_continue()
+        method = forwarding.head.method
+        view: ResponseView | None = None
+        received: tuple[ResponseHead, bytes] | None = None
+        failure: Exception | None = None
+
+        async def send_rest() -> None:
+            nonlocal view
+            await upload.run()
+            if upload.failure is not None:
+                nursery.cancel_scope.cancel()
+                return
+            if upload.complete:
+                view = forwarding.responded()
+            self._await(Stage.FIRST_BYTE, self._deadlines.first_byte)
+
+        async with trio.open_nursery() as nursery:
+            if upload.broken:
+                self._await(Stage.FIRST_BYTE, self._deadlines.first_byte)
+            else:
+                nursery.start_soon(send_rest)
+            try:
+                received = await self._receive_head(transport, method, stale=False)
+            except (ProxyError, ClientGone, ClientStalled) as error:
+                failure = error.with_traceback(None)
+            nursery.cancel_scope.cancel()
+        if upload.failure is not None:
+            raise upload.failure
+        if received is None:
+            assert failure is not None
+            if lease.reused and upload.sent == 0 and isinstance(failure, ProxyError):
+                raise _StaleConnection
+            raise failure
+        if not upload.complete:
+            # An early response ends the upload, and the connection cannot carry another request.
+            lease.spoil()
+        return *received, view or forwarding.responded()
+
+    def _upstream_head(self, forwarding: ForwardingPhase) -> bytes:
+        body = forwarding.body
+        return self._runtime.forwarder.head(
+            forwarding.head,
+            length=body.expected if isinstance(body, StreamedBody) else len(body),
+            peer=self._peer,
+            request_id=forwarding.request_id.encode(),
+        )
+
+    async def _receive_head(self, transport: Transport, method: bytes, *, stale: bool) -> tuple[ResponseHead, bytes]:
+        runtime = self._runtime
+        reader = HeadReader(runtime.head_limits, fault=Fault.UPSTREAM)
+        interim = 0
+        silent = True
+        while True:
+            try:
+                data = await transport.receive()
+            except trio.BrokenResourceError:
+                data = b""
+            if not data:
+                if stale and silent:
+                    raise _StaleConnection
+                raise ProxyError(Code.UPSTREAM_CLOSED, "the upstream closed the connection before it had answered")
+            silent = False
+            raw = reader.feed(data)
+            while raw is not None:
+                head = read_response_head(raw, runtime.parser, runtime.head_limits, request_method=method)
+                rest = reader.take_rest()
+                if head.status >= 200:
+                    return head, rest
+                interim += 1
+                if head.status == 101 or interim > _MAX_INTERIM:
+                    raise ProxyError(
+                        Code.BAD_RESPONSE,
+                        "the upstream switched protocols though nobody asked it to"
+                        if head.status == 101
+                        else f"the upstream sent more than {_MAX_INTERIM} interim responses",
+                    )
+                if head.status != 100:
+                    await self.writer.send_interim(head)
+                raw = reader.feed(rest)
+
+    async def _respond(
+        self, lease: Lease, method: bytes, head: ResponseHead, rest: bytes, view: ResponseView
+    ) -> None:
+        del view  # the hooks of response processors will see it, and nothing else of the request
+        transport = lease.transport
+        assert transport is not None
+        runtime = self._runtime
+        if runtime.draining or not self.body.arrived:
+            self.writer.keep_alive = False
+        content_type = get_field(head.fields, b"content-type")
+        self._observer = usage_reader(content_type, get_field(head.fields, b"content-encoding"))
+        if content_type is not None and content_type[:17].lower() == b"text/event-stream":
+            self._await(Stage.FIRST_EVENT, self._deadlines.first_event)
+        elif head.framing.kind is not FramingKind.NONE:
+            self._await(Stage.STREAMING, self._deadlines.idle + self._grain)
+        decoder = body_decoder(head.framing, fault=Fault.UPSTREAM)
+        relay = Relay(transport, decoder, self.writer, self._observer, self)
+        await relay.run(self.writer.relayed_head(head, self.request_id.encode(), runtime.date), rest)
+        self._fix(Outcome.COMPLETED)
+        if relay.clean and head.keep_alive:
+            lease.mark_clean()
+
+    async def _answer(self, error: ProxyError) -> None:
+        """Tell the client what went wrong, if its response has not begun; else the connection shows it."""
+        self._fix(outcome_of(error))
+        self._runtime.errors[error.code] += 1
+        if self.writer.started:
+            self.writer.keep_alive = False
+            return
+        if self._runtime.draining:
+            self.writer.keep_alive = False
+        fields, body = refusal(error, self.request_id)
+        fields.append((b"date", self._runtime.date()))
+        try:
+            await self.writer.send([self.writer.own_response(error.status, fields, body)])
+        except (ClientGone, ClientStalled):
+            self.writer.keep_alive = False

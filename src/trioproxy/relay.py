@@ -1,0 +1,110 @@
+"""The relay: from an upstream's response to the client, until its end, an error, or an abort.
+
+Lives here: the one function through which every response body goes. Does not live here: deadlines, outcomes, or
+what follows from them.
+
+``feed`` decides without waiting what a read becomes on the client's connection; ``run`` does the reading and
+the writing around it. Each read reaches the client's socket before the next read is awaited, so that nothing piles
+up behind a client that does not read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol, final
+
+import trio
+
+from .apis.openai import UsageReader
+from .downstream import ResponseWriter
+from .errors import Code, ProxyError
+from .http1 import BodyDecoder
+from .net import Buffer, Transport
+
+
+class Pace(Protocol):
+    """Whoever watches over the deadlines of a relay."""
+
+    def progress(self) -> None:
+        """A piece of the body was passed on."""
+        ...
+
+    def blocked(self) -> None:
+        """The client does not take what is there for it; the relay waits for it now."""
+        ...
+
+
+@final
+class Relay:
+    """One response body on its way.
+
+    :param source: the upstream's connection.
+    :param observer: sees each piece after it was sent; None for nobody.
+    """
+
+    __slots__ = ("_decoder", "_observer", "_pace", "_pieces", "_source", "_writer", "clean")
+
+    def __init__(
+        self,
+        source: Transport,
+        decoder: BodyDecoder,
+        writer: ResponseWriter,
+        observer: UsageReader | None,
+        pace: Pace,
+    ) -> None:
+        self._source = source
+        self._decoder = decoder
+        self._writer = writer
+        self._observer = observer
+        self._pace = pace
+        self._pieces: Sequence[bytes] = ()
+        self.clean = True
+        """Whether the body ended by its own framing and not a byte came after it."""
+
+    def feed(self, data: bytes) -> list[Buffer]:
+        """What ``data`` from the upstream becomes for the client; empty data is the end of its connection.
+
+        :raises ProxyError: ``BAD_RESPONSE``: the framing is broken; ``UPSTREAM_CLOSED``: the body was cut short.
+        """
+        decoder = self._decoder
+        if not data:
+            decoder.end_of_file()
+            self.clean = False
+            return self._writer.frame([], last=True)
+        self._pieces, consumed = decoder.decode(data)
+        if consumed < len(data):
+            self.clean = False
+        return self._writer.frame(self._pieces, last=decoder.done)
+
+    async def run(self, head: bytes, rest: bytes) -> None:
+        """Send the head and what came with it, then the body until it ends.
+
+        :raises ProxyError: the upstream failed in the middle.
+        :raises ClientGone: so did the client.
+        :raises ClientStalled: the client takes nothing.
+        """
+        decoder, writer = self._decoder, self._writer
+        buffers: list[Buffer] = [head, *self.feed(rest)] if rest else [head, *writer.frame([], last=decoder.done)]
+        while True:
+            unsent = writer.send_nowait(buffers)
+            if unsent:
+                self._pace.blocked()
+                await writer.send(unsent)
+            self._observe()
+            if decoder.done:
+                writer.complete = True
+                return
+            try:
+                data = await self._source.receive()
+            except trio.BrokenResourceError as error:
+                raise ProxyError(Code.UPSTREAM_CLOSED, f"the upstream broke off its response: {error}") from None
+            buffers = self.feed(data)
+
+    def _observe(self) -> None:
+        """After the send, so that no observer can delay it."""
+        pieces, self._pieces = self._pieces, ()
+        if pieces:
+            if self._observer is not None:
+                for piece in pieces:
+                    self._observer.feed(piece)
+            self._pace.progress()

@@ -1,0 +1,195 @@
+"""The proxy: its listeners, its clients' connections, and how it stops.
+
+Lives here: accepting, the tasks that belong to the proxy rather than to a request, draining. Does not live here: signals,
+printing, or the command line.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import math
+import socket
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from typing import Final, final
+
+import trio
+
+from .config import Settings
+from .connection import ClientConnection
+from .net import Transport, accept_nowait, connect, listen, transport_for
+from .runtime import Runtime, Statistics
+from .upstream.endpoint import Endpoint
+from .upstream.pool import Connector
+
+_logger: Final = logging.getLogger("trioproxy")
+_ACCEPTS_BEFORE_YIELD: Final = 64
+_ACCEPT_PAUSE: Final = 0.1
+_RESOLVE_RETRY: Final = 1.0
+_OUT_OF_RESOURCES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+
+
+@final
+class Proxy:
+    """A reverse proxy in front of one or more model servers.
+
+    Nothing runs before :meth:`serve` or :meth:`serve_stream`; cancelling those ends everything that they started. Two
+    proxies in one process share nothing.
+
+    :param upstreams: URLs like ``http://HOST:PORT``, tried in turn.
+    :param settings: deadlines, limits and modes.
+    :param connector: how connections to upstreams are opened, for tests with a network of their own.
+    :raises ValueError: an upstream is not such a URL, or there is none.
+    """
+
+    def __init__(
+        self, upstreams: Sequence[str], *, settings: Settings | None = None, connector: Connector = connect
+    ) -> None:
+        if isinstance(upstreams, str):
+            raise TypeError("upstreams is a list of URLs: give [url] for a single one")
+        if not upstreams:
+            raise ValueError("a proxy needs at least one upstream, like http://127.0.0.1:8000")
+        self._runtime = Runtime(upstreams, settings or Settings(), connector)
+        self._connections: set[ClientConnection] = set()
+        self._accepting: set[trio.CancelScope] = set()
+        self._serving: set[trio.CancelScope] = set()
+        self._drain_until = math.inf
+        self._users = 0
+
+    def statistics(self) -> Statistics:
+        """What the proxy is doing and has done."""
+        return self._runtime.statistics()
+
+    async def serve(
+        self,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        *,
+        task_status: trio.TaskStatus[list[tuple[str, int]]] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Listen and serve clients until cancelled, or until drained.
+
+        ``addresses = await nursery.start(proxy.serve, "127.0.0.1", 8080)`` returns once it listens, with the address of
+        each listening socket.
+
+        :param host: an address or a name; a name that has several addresses is listened on at each.
+        :param port: 0 takes any free one.
+        :raises OSError: it cannot listen there.
+        """
+        listeners = await listen(host, port)
+        try:
+            with self._until_drained():
+                async with self._housekeeping(), trio.open_nursery() as connections:
+                    with trio.CancelScope() as accepting:
+                        self._accepting.add(accepting)
+                        if self._runtime.draining:
+                            accepting.cancel()
+                        async with trio.open_nursery() as acceptors:
+                            for listener in listeners:
+                                acceptors.start_soon(self._accept, listener, connections)
+                            task_status.started([_address_of(listener) for listener in listeners])
+                    self._accepting.discard(accepting)
+                    # Refuse from now on, while what is in flight goes on.
+                    _close_all(listeners)
+        finally:
+            _close_all(listeners)
+
+    async def serve_stream(self, stream: trio.abc.Stream, peer: str = "") -> None:
+        """Serve one client on any Trio stream, until either side is done; closes the stream.
+
+        :param peer: the client's address, for ``X-Forwarded-For``.
+        """
+        transport = transport_for(stream)
+        with self._until_drained():
+            async with self._housekeeping():
+                await self._serve_connection(transport, peer)
+
+    def drain(self, grace: float | None = None) -> None:
+        """Stop accepting, let requests in flight end, close idle connections; returns at once.
+
+        ``serve`` returns when the last request has ended, or after the grace, when those still in flight are cancelled.
+        Calling it again with a shorter grace shortens the first.
+
+        :param grace: seconds; None for the setting ``deadlines.drain``.
+        """
+        seconds = self._runtime.settings.deadlines.drain if grace is None else grace
+        self._runtime.draining = True
+        self._drain_until = min(self._drain_until, trio.current_time() + seconds)
+        for scope in self._accepting:
+            scope.cancel()
+        for scope in self._serving:
+            scope.deadline = self._drain_until
+        for connection in list(self._connections):
+            connection.drain()
+
+    async def _accept(self, listener: socket.socket, nursery: trio.Nursery) -> None:
+        while True:
+            await trio.lowlevel.wait_readable(listener)
+            try:
+                for _ in range(_ACCEPTS_BEFORE_YIELD):
+                    accepted = accept_nowait(listener)
+                    if accepted is None:
+                        break
+                    nursery.start_soon(self._serve_connection, *accepted)
+            except OSError as error:
+                if error.errno not in _OUT_OF_RESOURCES:
+                    raise
+                _logger.warning("cannot accept a connection: %s; trying again in %g s", error, _ACCEPT_PAUSE)
+                await trio.sleep(_ACCEPT_PAUSE)
+
+    async def _serve_connection(self, transport: Transport, peer: str) -> None:
+        connection = ClientConnection(self._runtime, transport, peer)
+        self._connections.add(connection)
+        try:
+            await connection.run()
+        except Exception:
+            # One connection's failure is not another's.
+            _logger.exception("a connection failed")
+        finally:
+            self._connections.discard(connection)
+
+    @contextmanager
+    def _until_drained(self) -> Iterator[None]:
+        """What is done in here is cancelled when the grace of a drain is over."""
+        with trio.CancelScope(deadline=self._drain_until) as scope:
+            self._serving.add(scope)
+            try:
+                yield
+            finally:
+                self._serving.discard(scope)
+
+    @asynccontextmanager
+    async def _housekeeping(self) -> AsyncGenerator[None, None]:
+        """What must run while clients are served: names are resolved, idle connections to upstreams are closed."""
+        self._users += 1
+        try:
+            async with trio.open_nursery() as nursery:
+                for pool in self._runtime.rotation.pools:
+                    nursery.start_soon(pool.close_expired)
+                    if not pool.endpoint.literal:
+                        nursery.start_soon(self._keep_resolved, pool.endpoint)
+                yield
+                nursery.cancel_scope.cancel()
+        finally:
+            self._users -= 1
+            if not self._users:
+                for pool in self._runtime.rotation.pools:
+                    pool.close_idle()
+
+    async def _keep_resolved(self, endpoint: Endpoint) -> None:
+        while True:
+            await endpoint.resolve(self._runtime.resolver_limiter)
+            await trio.sleep(self._runtime.settings.resolve_interval if endpoint.resolved else _RESOLVE_RETRY)
+
+
+def _address_of(listener: socket.socket) -> tuple[str, int]:
+    name = listener.getsockname()
+    return str(name[0]), int(name[1])
+
+
+def _close_all(listeners: Sequence[socket.socket]) -> None:
+    for listener in listeners:
+        if listener.fileno() >= 0:
+            trio.lowlevel.notify_closing(listener)
+            listener.close()

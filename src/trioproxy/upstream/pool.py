@@ -1,0 +1,226 @@
+"""The keep-alive connections to one endpoint, lent by lease.
+
+Lives here: when a connection may be used again, and that none is ever lost. Does not live here: what is sent on
+it, when to retry, or which endpoint is chosen.
+
+A lease is a ``with`` block. What it holds goes back to the pool only if the exchange said that the connection is
+clean; whatever else happens, an error or a cancel at any step included, it is reset. Nothing in check-in or
+check-out awaits, so that no cancel can fall between taking a connection and noting it.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import Final, TypeAlias, final
+
+import trio
+
+from ..errors import Code, ProxyError
+from ..net import Address, Transport, connect
+from .endpoint import Endpoint
+
+Connector: TypeAlias = Callable[[Address], Awaitable[Transport]]
+"""How a connection is opened; tests put a network of their own here."""
+
+
+@final
+class Idle:
+    """A connection that waits for its next use."""
+
+    __slots__ = ("expires", "transport")
+
+    def __init__(self, transport: Transport, expires: float) -> None:
+        self.transport = transport
+        self.expires = expires
+
+
+@final
+class LeaseState(enum.Enum):
+    """What a lease has, and what becomes of it."""
+
+    EMPTY = "empty"
+    CONNECTING = "connecting"
+    HELD = "held"
+    CLEAN = "clean"
+    SPOILED = "spoiled"
+    ENDED = "ended"
+
+
+@final
+class Pool:
+    """The connections to one endpoint.
+
+    :param keep_alive: seconds after which an idle connection is closed: less than the endpoint's own limit, so
+        that it is not closed by the other side just when it is used.
+    """
+
+    __slots__ = ("_connect", "_idle", "_keep_alive", "_wake", "connecting", "endpoint", "held", "opened", "reused")
+
+    def __init__(self, endpoint: Endpoint, *, keep_alive: float, connector: Connector = connect) -> None:
+        self.endpoint = endpoint
+        self.connecting = 0
+        self.held = 0
+        self.opened = 0
+        self.reused = 0
+        self._connect: Final = connector
+        self._keep_alive = keep_alive
+        self._idle: deque[Idle] = deque()  # oldest first; the newest is taken first
+        self._wake = trio.Event()
+
+    def __repr__(self) -> str:
+        return f"<Pool {self.endpoint.url} {len(self._idle)} idle, {self.held} held, {self.connecting} connecting>"
+
+    @property
+    def idle(self) -> int:
+        """How many connections wait for their next use."""
+        return len(self._idle)
+
+    def lease(self) -> Lease:
+        """A lease, to be used as a ``with`` block."""
+        return Lease(self)
+
+    def pop_idle_nowait(self) -> Transport | None:
+        """The idle connection that was used last and is still good, no longer the pool's; or None."""
+        now = trio.current_time()
+        while self._idle:
+            idle = self._idle.pop()
+            # Readable before anything was asked: it is closed, or somebody else's answer is on it.
+            if idle.expires > now and not idle.transport.readable_nowait():
+                return idle.transport
+            idle.transport.close()
+        return None
+
+    def put_idle_nowait(self, transport: Transport) -> None:
+        """Take a clean connection back; it is closed instead if it is not quiet."""
+        if self._keep_alive <= 0 or transport.closed:
+            transport.close()
+            return
+        if not self._idle:
+            self._wake.set()
+        self._idle.append(Idle(transport, trio.current_time() + self._keep_alive))
+
+    async def open(self) -> Transport:
+        """A new connection, to the first of the endpoint's addresses that takes one.
+
+        :raises ProxyError: ``CONNECT_FAILED``. Cancelled, it leaves nothing open.
+        """
+        self.connecting += 1
+        try:
+            addresses = await self.endpoint.addresses()
+            reason: OSError | None = None
+            for address in addresses:
+                try:
+                    transport = await self._connect(address)
+                except OSError as error:
+                    reason = error
+                else:
+                    self.opened += 1
+                    return transport
+        finally:
+            self.connecting -= 1
+        what = "" if reason is None else f": {reason.strerror or reason}"
+        raise ProxyError(Code.CONNECT_FAILED, f"cannot connect to the upstream {self.endpoint.url}{what}")
+
+    async def close_expired(self) -> None:
+        """Close idle connections when their time is up, until cancelled."""
+        while True:
+            if not self._idle:
+                self._wake = trio.Event()
+                await self._wake.wait()
+                continue
+            await trio.sleep_until(self._idle[0].expires)
+            now = trio.current_time()
+            while self._idle and self._idle[0].expires <= now:
+                self._idle.popleft().transport.close()
+
+    def close_idle(self) -> None:
+        """Close every idle connection now."""
+        while self._idle:
+            self._idle.pop().transport.close()
+
+
+@final
+class Lease:
+    """One exchange's hold on at most one connection of a pool; ends with its ``with`` block."""
+
+    __slots__ = ("_pool", "reused", "state", "transport")
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self.transport: Transport | None = None
+        self.reused = False
+        self.state = LeaseState.EMPTY
+
+    def __repr__(self) -> str:
+        return f"<Lease {self.state.value} {self._pool.endpoint.url}>"
+
+    def take_idle_nowait(self) -> Transport | None:
+        """Take an idle connection, if a good one is there."""
+        transport = self._pool.pop_idle_nowait()
+        if transport is not None:
+            self._pool.reused += 1
+            self._hold(transport, reused=True)
+        return transport
+
+    async def open(self) -> Transport:
+        """Take a new connection; one that is held is reset before.
+
+        :raises ProxyError: ``CONNECT_FAILED``. Cancelled, it leaves nothing behind.
+        """
+        self.reset()
+        if self.state is LeaseState.ENDED:
+            raise trio.ClosedResourceError("this lease has ended")
+        self.state = LeaseState.CONNECTING
+        try:
+            transport = await self._pool.open()
+        finally:
+            if self.state is LeaseState.CONNECTING:
+                self.state = LeaseState.EMPTY
+        if self.state is LeaseState.ENDED:
+            transport.reset()
+            raise trio.ClosedResourceError("this lease has ended")
+        self._hold(transport, reused=False)
+        return transport
+
+    def _hold(self, transport: Transport, *, reused: bool) -> None:
+        self.transport = transport
+        self.reused = reused
+        self.state = LeaseState.HELD
+        self._pool.held += 1
+
+    def mark_clean(self) -> None:
+        """Say that both sides are done with the exchange and not a byte is left over: the connection may be reused."""
+        if self.state is LeaseState.HELD:
+            self.state = LeaseState.CLEAN
+
+    def spoil(self) -> None:
+        """Say that the connection can carry no other request, whatever comes after."""
+        if self.state in (LeaseState.HELD, LeaseState.CLEAN):
+            self.state = LeaseState.SPOILED
+
+    def reset(self) -> None:
+        """Reset the connection that is held, at once; the lease can take another."""
+        transport, self.transport = self.transport, None
+        if transport is not None:
+            self._pool.held -= 1
+            self.state = LeaseState.EMPTY
+            transport.reset()
+
+    def end(self) -> None:
+        """End the lease: a clean connection goes back to the pool, any other is reset. Idempotent, never awaits."""
+        if self.state is LeaseState.CLEAN and self.transport is not None:
+            transport, self.transport = self.transport, None
+            self._pool.held -= 1
+            self._pool.put_idle_nowait(transport)
+        else:
+            self.reset()
+        self.state = LeaseState.ENDED
+
+    def __enter__(self) -> Lease:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.end()
