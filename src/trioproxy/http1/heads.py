@@ -1,0 +1,279 @@
+"""What a head says: from bytes on the wire to a RequestHead or ResponseHead, or a refusal that says why.
+
+Lives here: finding where a head ends, and the order of the checks: gate, parser, rules.
+Must not live here: the checks themselves (gate.py, rules.py), and I/O.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, final
+
+from trioproxy.errors import Code, Fault, ProxyError
+
+from . import rules
+from .fields import tokens
+from .framing import NO_BODY, UNTIL_CLOSE, Field, Framing, FramingKind
+from .gate import (
+    OWS,
+    HeadLimits,
+    RawField,
+    Scan,
+    check_request,
+    check_response,
+    raw_fields,
+    refusal,
+    scan,
+    target_too_long,
+    wrong_byte,
+)
+from .parsers import HeadParser, ParserRefusal
+
+MAX_EMPTY_LINES: Final = 8
+"""Empty lines skipped before a request line: some old clients send one after a body (RFC 9112 section 2.2)."""
+
+_ONCE: Final = frozenset({b"host", b"content-length", b"transfer-encoding"})
+_DECIDING_REQUEST: Final = _ONCE | rules.LOOK_ALIKES | {b"connection", b"expect", b"te"}
+_DECIDING_RESPONSE: Final = rules.LOOK_ALIKES | {b"content-length", b"transfer-encoding", b"connection"}
+
+
+@final
+@dataclass(slots=True)
+class RequestHead:
+    """The head of a request that may be forwarded."""
+
+    method: bytes
+    """A token, as it came; perhaps one that nobody knows."""
+    target: bytes
+    """Raw, in origin form or `*`."""
+    http_11: bool
+    fields: list[Field]
+    """In the order they came, hop-by-hop ones included. Host agrees with `host`."""
+    framing: Framing
+    keep_alive: bool
+    expect_continue: bool
+    """Whether the client waits for a 100 before it sends its body. Never for HTTP/1.0, nor without a body."""
+    host: bytes
+    """The authority asked for: of the target if that is a URL, else of Host; empty for HTTP/1.0 without either."""
+    te_trailers: bool
+    """Whether the client takes trailers."""
+
+
+@final
+@dataclass(slots=True)
+class ResponseHead:
+    """The head of a response that may be forwarded, final or interim (1xx, 101 included)."""
+
+    status: int
+    reason: bytes
+    http_11: bool
+    fields: list[Field]
+    """In the order they came, hop-by-hop ones included; of a 1xx or 204 those that tell a framing are left out."""
+    framing: Framing
+    keep_alive: bool
+    """Whether, as far as the head says, the connection may be used again."""
+
+
+@final
+class HeadReader:
+    """Finds where heads end: one for each connection and direction.
+
+    :param fault: whose heads these are: CLIENT for requests, UPSTREAM for responses.
+    """
+
+    __slots__ = ("_empty_lines", "_held", "_limits", "_requests", "_rest", "_scanned", "started")
+
+    def __init__(self, limits: HeadLimits, *, fault: Fault) -> None:
+        self.started = False
+        """Whether any byte of a head has come. Empty lines before a request line are none."""
+        self._limits = limits
+        self._requests = fault is Fault.CLIENT
+        self._held = bytearray()  # a head under way
+        self._rest = b""  # what came after a whole head
+        self._scanned = 0
+        self._empty_lines = 0
+
+    def feed(self, data: bytes) -> bytes | None:
+        """The bytes of one whole head through its empty line, once they are there.
+
+        Then `take_rest` has what came after it; if nobody takes that, the next call goes on with it. Raises
+        ProxyError as soon as the head can no longer be right: on a bare CR, a bare LF or a control character, on the
+        first byte over a limit. Which error, does not depend on how the bytes were cut. Do not call it after that.
+        """
+        if self._rest:
+            data, self._rest = self._rest + data, b""
+        if self._held:
+            self._held += data
+            found: bytes | bytearray = self._held
+        else:
+            found = data
+        if not self.started:
+            found = self._skip_empty_lines(found)
+            if not found or (found == b"\r" and self._requests):
+                self._hold(found)
+                return None
+            self.started = True
+        end = self._find_end(found)
+        if not end:
+            self._hold(found)
+            return None
+        head, self._rest = bytes(found[:end]), bytes(found[end:])
+        if self._held:
+            self._held = bytearray()
+        self.started = False
+        self._scanned = self._empty_lines = 0
+        return head
+
+    def take_rest(self) -> bytes:
+        """What came after the head, or all of an unfinished one. The reader is empty and as new after that."""
+        rest = self._rest or bytes(self._held)
+        self._rest = b""
+        self._held = bytearray()
+        self.started = False
+        self._scanned = self._empty_lines = 0
+        return rest
+
+    def _hold(self, found: bytes | bytearray) -> None:
+        if found is not self._held:
+            self._held = bytearray(found)
+
+    def _skip_empty_lines(self, found: bytes | bytearray) -> bytes | bytearray:
+        if not self._requests or found[:2] != b"\r\n":
+            return found
+        start = 0
+        while found[start : start + 2] == b"\r\n":
+            start += 2
+            self._empty_lines += 1
+            if self._empty_lines > MAX_EMPTY_LINES:
+                message = f"at most {MAX_EMPTY_LINES} empty lines may come before a request line"
+                raise ProxyError(Code.BAD_REQUEST, message)
+        return found[start:]
+
+    def _find_end(self, found: bytes | bytearray) -> int:
+        """Where the head ends, 0 if it has not. Among several faults, the one that shows first decides."""
+        limit = self._limits.size
+        position, what = scan(found, self._scanned, min(len(found), limit))
+        if self._requests and position > self._limits.target and self._target_is_too_long(found, position):
+            raise target_too_long(self._limits)
+        if what is Scan.END and position <= limit:
+            return position
+        # A bare CR shows with the byte after it, which must still be within the limit.
+        if what is Scan.WRONG and position + (2 if found[position] == 0x0D else 1) <= limit:
+            fault = Fault.CLIENT if self._requests else Fault.UPSTREAM
+            raise refusal(fault, f"in the head {wrong_byte(found, position)}")
+        if len(found) >= limit:
+            fault = Fault.CLIENT if self._requests else Fault.UPSTREAM
+            raise refusal(fault, f"a head must be at most {limit} bytes long", Code.HEAD_TOO_LARGE)
+        self._scanned = position
+        return 0
+
+    def _target_is_too_long(self, found: bytes | bytearray, stop: int) -> bool:
+        space = found.find(b" ", 0, stop)
+        over = space + 1 + self._limits.target + 1
+        if space < 0 or stop < over or found.find(b"\r", 0, space) >= 0:
+            return False
+        return found.find(b" ", space + 1, over) < 0 and found.find(b"\r", space + 1, over) < 0
+
+
+def read_request_head(head: bytes, parser: HeadParser, limits: HeadLimits) -> RequestHead:
+    """Read one whole head of a request.
+
+    Raises ProxyError: BAD_REQUEST, HEAD_TOO_LARGE (fields), TARGET_TOO_LONG, METHOD_NOT_ALLOWED (CONNECT),
+    HTTP_VERSION_UNSUPPORTED, TRANSFER_CODING_UNSUPPORTED or EXPECTATION_FAILED.
+    """
+    line, count = check_request(head, limits)
+    try:
+        parsed_line, raw = parser.request(head)
+    except ParserRefusal as refused:
+        _request(line.method, line.target, line.minor == 1, raw_fields(head))  # our rules may have a better reason
+        raise ProxyError(Code.BAD_REQUEST, f"the head is malformed: {refused}") from None
+    if parsed_line != line or len(raw) != count:
+        raise ProxyError(Code.BAD_REQUEST, "the head can be read in more than one way")
+    return _request(line.method, line.target, line.minor == 1, raw)
+
+
+def read_response_head(head: bytes, parser: HeadParser, limits: HeadLimits, *, request_method: bytes) -> ResponseHead:
+    """Read one whole head of a response to a request of the given method. Raises ProxyError, BAD_RESPONSE."""
+    line, reason, count = check_response(head, limits)
+    try:
+        parsed_line, raw = parser.response(head)
+    except ParserRefusal as refused:
+        _response(line.status, reason, line.minor == 1, raw_fields(head), request_method)
+        raise refusal(Fault.UPSTREAM, f"{refused}") from None
+    if parsed_line != line or len(raw) != count:
+        raise refusal(Fault.UPSTREAM, "the head can be read in more than one way")
+    return _response(line.status, reason, line.minor == 1, raw, request_method)
+
+
+def _sort(raw: list[RawField], deciding: frozenset[bytes], fault: Fault) -> tuple[list[Field], dict[bytes, bytes]]:
+    """All fields, and the values of the deciding ones; of those that are lists, every line is joined."""
+    fields: list[Field] = []
+    found: dict[bytes, bytes] = {}
+    for name, value in raw:
+        key = name.lower()
+        value = value.strip(OWS)
+        fields.append((key, name, value))
+        if key in deciding:
+            rules.refuse_look_alike(key, fault)
+            if key not in found:
+                found[key] = value
+            elif key in _ONCE:
+                raise refusal(fault, f"{key.decode('ascii').title()} must come only once")
+            else:
+                found[key] += b", " + value
+    return fields, found
+
+
+def _request(method: bytes, target: bytes, http_11: bool, raw: list[RawField]) -> RequestHead:
+    fields, found = _sort(raw, _DECIDING_REQUEST, Fault.CLIENT)
+    get = found.get
+    framing = rules.framing(get(b"content-length"), get(b"transfer-encoding"), http_11, Fault.CLIENT) or NO_BODY
+    host = get(b"host")
+    if host is not None:
+        rules.check_authority(host, "Host")
+    elif http_11:
+        raise ProxyError(Code.BAD_REQUEST, "an HTTP/1.1 request must have a Host field")
+    authority, target = rules.split_target(method, target)
+    if authority is not None:
+        host = authority
+        fields = _with_host(fields, authority)
+    waits = rules.expect_continue(get(b"expect")) and http_11
+    return RequestHead(
+        method,
+        target,
+        http_11,
+        fields,
+        framing,
+        rules.keep_alive(get(b"connection"), http_11),
+        waits and (framing.length > 0 or framing.kind is FramingKind.CHUNKED),
+        host or b"",
+        b"te" in found and b"trailers" in tokens(found[b"te"]),
+    )
+
+
+def _with_host(fields: list[Field], authority: bytes) -> list[Field]:
+    """The fields with the target's authority in Host, which is put first if it was missing (RFC 9112 section 3.2.2)."""
+    rest = [field for field in fields if field[0] != b"host"]
+    name = next((name for key, name, _ in fields if key == b"host"), b"Host")
+    return [(b"host", name, authority), *rest]
+
+
+def _response(status: int, reason: bytes, http_11: bool, raw: list[RawField], request_method: bytes) -> ResponseHead:
+    fields, found = _sort(raw, _DECIDING_RESPONSE, Fault.UPSTREAM)
+    length, coding = found.get(b"content-length"), found.get(b"transfer-encoding")
+    keep_alive = rules.keep_alive(found.get(b"connection"), http_11)
+    if status < 200 or status == 204:
+        # They have no body whatever they say, so what they say is left out (RFC 9110 section 8.6).
+        if length is not None or coding is not None:
+            fields = [field for field in fields if field[0] not in _ONCE]
+        framing = NO_BODY
+    else:
+        told = rules.framing(length, coding, http_11, Fault.UPSTREAM)
+        if status == 304 or request_method == b"HEAD":
+            framing = NO_BODY
+        elif told is None:
+            framing = UNTIL_CLOSE
+            keep_alive = False
+        else:
+            framing = told
+    return ResponseHead(status, reason, http_11, fields, framing, keep_alive)

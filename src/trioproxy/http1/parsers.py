@@ -1,0 +1,40 @@
+"""The seam between our gate and whatever reads a head into fields.
+
+Lives here: what a head parser is, and choosing one by name.
+Must not live here: any rule of HTTP. A parser is handed exactly one head that the gate has passed, and what it says
+is compared with what the gate saw.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, Protocol
+
+from .gate import RawField, RequestLine, StatusLine
+
+ParserName = Literal["llhttp"]
+"""The parsers there are. The other one to come is h11, for where httptools does not run."""
+
+
+class ParserRefusal(Exception):  # noqa: N818 - not an error of ours: a verdict, which the rules may explain better
+    """A parser found a head malformed; the message is its reason."""
+
+
+class HeadParser(Protocol):
+    """Reads one whole head. Keeps nothing between calls. Raises ParserRefusal, and nothing else for any bytes."""
+
+    def request(self, head: bytes) -> tuple[RequestLine, list[RawField]]:
+        """The request line and the fields, as they came."""
+        ...
+
+    def response(self, head: bytes) -> tuple[StatusLine, list[RawField]]:
+        """The status line and the fields, as they came."""
+        ...
+
+
+def head_parser(name: ParserName = "llhttp") -> HeadParser:
+    """The parser called `name`. Raises ImportError where its library is not installed (httptools is for CPython)."""
+    if name == "llhttp":
+        from .llhttp import LlhttpParser  # only the library that is used must be there
+
+        return LlhttpParser()
+    raise ValueError(f"there is no head parser called {name!r}")

@@ -1,0 +1,139 @@
+"""The rules on parsed fields and on the request target: framing, Host, Connection, Expect.
+
+Lives here: one function for each rule, from values to a decision or a refusal that names what was wrong.
+Must not live here: the shape of raw bytes (gate.py), and the order in which the rules apply (heads.py).
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from typing import Final
+
+from trioproxy.errors import Code, Fault, ProxyError
+
+from .fields import tokens
+from .framing import CHUNKED, Framing
+from .gate import TOKEN, quote, refusal
+
+LOOK_ALIKES: Final = frozenset({b"content_length", b"transfer_encoding"})
+"""Names that servers which map `-` to `_` (CGI, WSGI) take for those that frame the body."""
+
+_length = re.compile(rb"0|[1-9][0-9]{0,17}").fullmatch
+_codings = re.compile(TOKEN + rb"++(?:[ \t]*+,[ \t]*+" + TOKEN + rb"++)*+").fullmatch
+# reg-name of RFC 3986 section 3.2.2 in labels that are not empty; percent-encoding only of what is not ASCII.
+_LABEL: Final = rb"(?:[0-9A-Za-z\-_~!$&'()*+,;=]|%[89A-Fa-f][0-9A-Fa-f])++"
+_authority = re.compile(
+    rb"(?:" + _LABEL + rb"(?:\." + _LABEL + rb")*+\.?|\[([0-9A-Fa-f:.]{2,45})\])(?::([0-9]{0,5}))?"
+).fullmatch
+_absolute = re.compile(rb"[Hh][Tt][Tt][Pp][Ss]?://([^/?]*+)(.*)").fullmatch
+_path = re.compile(rb"(?:[^%?]|%(?!00)[0-9A-Fa-f]{2})*+(?:\?.*)?").fullmatch
+
+
+def refuse_look_alike(key: bytes, fault: Fault) -> None:
+    """Refuse `content_length` and `transfer_encoding`."""
+    if key in LOOK_ALIKES:
+        raise refusal(fault, f"a field must not be named like a framing field: {quote(key)}")
+
+
+def framing(length: bytes | None, coding: bytes | None, http_11: bool, fault: Fault) -> Framing | None:
+    """The framing that Content-Length and Transfer-Encoding tell, None without either (RFC 9112 sections 6.1 to 6.3).
+
+    Raises BAD_REQUEST or TRANSFER_CODING_UNSUPPORTED for a request, BAD_RESPONSE for a response.
+    """
+    if coding is None:
+        return None if length is None else Framing.of_length(content_length(length, fault))
+    if length is not None:
+        raise refusal(fault, "Content-Length and Transfer-Encoding must not come together")
+    if not http_11:
+        raise refusal(fault, "Transfer-Encoding does not exist in HTTP/1.0")
+    if coding.lower() != b"chunked":  # of bytes, lower() folds ASCII only: no Kelvin sign becomes a k
+        raise _bad_coding(coding, fault)
+    return CHUNKED
+
+
+def content_length(value: bytes, fault: Fault) -> int:
+    """The length that a Content-Length says, in bytes."""
+    if not _length(value):
+        rule = "Content-Length must be one line of at most 18 digits without leading zeros"
+        raise refusal(fault, f"{rule}, got {quote(value)}")
+    return int(value)
+
+
+def _bad_coding(coding: bytes, fault: Fault) -> ProxyError:
+    """501 for codings that could be undone by someone else; 400 where no end of the body can be told (section 6.3)."""
+    names = tokens(coding)
+    if _codings(coding) and names[-1] == b"chunked" and names.count(b"chunked") == 1:
+        message = f"the only transfer coding understood is chunked, got {quote(coding)}"
+        return refusal(fault, message, Code.TRANSFER_CODING_UNSUPPORTED)
+    return refusal(fault, f"Transfer-Encoding must be exactly chunked, got {quote(coding)}")
+
+
+def keep_alive(connection: bytes | None, http_11: bool) -> bool:
+    """Whether the connection may be used again, by all of its Connection lines (RFC 9112 section 9.3)."""
+    if connection is None:
+        return http_11
+    names = tokens(connection)
+    return b"close" not in names and (http_11 or b"keep-alive" in names)
+
+
+def expect_continue(expect: bytes | None) -> bool:
+    """Whether 100-continue is expected. Raises EXPECTATION_FAILED for any other expectation."""
+    if expect is None:
+        return False
+    if names := [name for name in tokens(expect) if name != b"100-continue"]:
+        message = f"the only expectation that can be met is 100-continue, got {quote(names[0])}"
+        raise ProxyError(Code.EXPECTATION_FAILED, message)
+    return True
+
+
+def check_authority(value: bytes, where: str) -> bytes:
+    """A host with an optional port, in the grammar of RFC 3986 section 3.2, without userinfo.
+
+    Stricter in three ways: labels are not empty, percent-encoding cannot hide ASCII, the port fits 16 bits.
+    """
+    match = _authority(value)
+    if match is None:
+        raise ProxyError(Code.BAD_REQUEST, f"{where} must be a host with an optional port, got {quote(value)}")
+    address, port = match.groups()
+    if port and int(port) > 65535:
+        raise ProxyError(Code.BAD_REQUEST, f"{where} must have a port up to 65535, got {quote(port)}")
+    if address:
+        try:
+            ipaddress.IPv6Address(address.decode("ascii"))
+        except ValueError:
+            message = f"{where} must have an IPv6 address between brackets, got {quote(address)}"
+            raise ProxyError(Code.BAD_REQUEST, message) from None
+    return value
+
+
+def split_target(method: bytes, target: bytes) -> tuple[bytes | None, bytes]:
+    """The authority of an absolute-form target, None for the other forms, and the target to forward.
+
+    An absolute form becomes the origin form; without a path and with OPTIONS it becomes `*` (RFC 9112 section 3.2.4).
+    The query is not looked at.
+    """
+    authority = None
+    if not target.startswith(b"/"):
+        if target == b"*":
+            if method != b"OPTIONS":
+                raise ProxyError(Code.BAD_REQUEST, "the request target * is for OPTIONS only")
+            return None, target
+        match = _absolute(target)
+        if match is None:
+            message = f"the request target must begin with / or be an http URL, got {_without_userinfo(target)}"
+            raise ProxyError(Code.BAD_REQUEST, message)
+        authority, target = match.groups()
+        if b"@" in authority:
+            raise ProxyError(Code.BAD_REQUEST, "the request target must not have a user or password")
+        check_authority(authority, "the request target")
+        if not target.startswith(b"/"):
+            target = b"*" if method == b"OPTIONS" and not target else b"/" + target
+    if b"%" in target and not _path(target):
+        message = f"the path must have two hex digits after each % and no %00, got {quote(target)}"
+        raise ProxyError(Code.BAD_REQUEST, message)
+    return authority, target
+
+
+def _without_userinfo(target: bytes) -> str:
+    return "one with an @" if b"@" in target else quote(target)
