@@ -22,7 +22,8 @@ from .body import READ_AHEAD, BufferedBody, StreamedBody, overloaded, too_large
 from .downstream import ClientGone, ClientStalled, ResponseWriter
 from .errors import Code, Fault, ProxyError
 from .exchange import Exchange
-from .http1 import BodyDecoder, FramingKind, HeadReader, RequestHead, body_decoder, get_field, read_request_head
+from . import http1
+from .http1 import BodyDecoder, FramingKind, HeadReader, LengthDecoder, RequestHead, read_request_head
 from .net import Transport
 from .runtime import Outcome, Runtime, outcome_of
 
@@ -178,8 +179,7 @@ class ClientConnection:
     def _receives_in_place(self) -> bool:
         return (
             self._state is ReadState.BODY
-            and self._decoder is not None
-            and self._decoder.remaining > 0
+            and isinstance(self._decoder, LengthDecoder)
             and self._exchange is not None
             and isinstance(self._exchange.body, BufferedBody)
         )
@@ -187,7 +187,7 @@ class ClientConnection:
     async def _receive_in_place(self) -> None:
         exchange, decoder = self._exchange, self._decoder
         assert exchange is not None
-        assert decoder is not None
+        assert isinstance(decoder, LengthDecoder)
         assert isinstance(exchange.body, BufferedBody)
         body = exchange.body
         count = await self._transport.receive_into(body)
@@ -288,8 +288,8 @@ class ClientConnection:
         """Start the exchange that a head asks for."""
         runtime = self._runtime
         path = head.target.partition(b"?")[0]
-        fields = field_reader(head.method, path, get_field(head.fields, b"content-type"))
-        decoder = body_decoder(head.framing, fault=Fault.CLIENT)
+        fields = field_reader(head.method, path, http1.get(head.fields, b"content-type"))
+        decoder = http1.decoder(head.framing, fault=Fault.CLIENT)
         body = self._body_for(head, fields)
         writer = ResponseWriter(
             self._transport,

@@ -21,7 +21,8 @@ from .apis.refusal import refusal
 from .body import BodyStage, BufferedBody, StreamedBody
 from .downstream import ClientGone, ClientStalled, ResponseWriter
 from .errors import Code, Fault, ProxyError
-from .http1 import FramingKind, HeadReader, RequestHead, ResponseHead, body_decoder, get_field, read_response_head
+from . import http1
+from .http1 import FramingKind, HeadReader, RequestHead, ResponseHead, read_response_head
 from .net import Transport
 from .phases import ForwardingPhase, RequestPhase, ResponseView
 from .relay import Relay
@@ -384,13 +385,13 @@ class Exchange:
         runtime = self._runtime
         if runtime.draining or not self.body.arrived:
             self.writer.keep_alive = False
-        content_type = get_field(head.fields, b"content-type")
-        self._observer = usage_reader(content_type, get_field(head.fields, b"content-encoding"))
+        content_type = http1.get(head.fields, b"content-type")
+        self._observer = usage_reader(content_type, http1.get(head.fields, b"content-encoding"))
         if content_type is not None and content_type[:17].lower() == b"text/event-stream":
             self._await(Stage.FIRST_EVENT, self._deadlines.first_event)
         elif head.framing.kind is not FramingKind.NONE:
             self._await(Stage.STREAMING, self._deadlines.idle + self._grain)
-        decoder = body_decoder(head.framing, fault=Fault.UPSTREAM)
+        decoder = http1.decoder(head.framing, fault=Fault.UPSTREAM)
         relay = Relay(transport, decoder, self.writer, self._observer, self)
         await relay.run(self.writer.relayed_head(head, self.request_id.encode(), runtime.date), rest)
         self._fix(Outcome.COMPLETED)

@@ -1,0 +1,287 @@
+"""The command line: arguments to settings, settings to a run, the run to an exit status.
+
+Lives here: what is typed, what is printed, and signals. Does not live here: what a proxy or a model server does.
+"""
+
+from __future__ import annotations
+
+import difflib
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import fields
+from typing import Final, Literal, TypeVar
+
+import click
+import trio
+
+from . import __version__
+from .bench.mock import MockServer, MockSettings
+from .config import BodyMode, Deadlines, HalfClose, Limits, Settings
+from .process import fix_mmap_threshold, raise_file_limit, streams_for
+from .server import Proxy
+
+_T = TypeVar("_T")
+_UNWINDING: Final = 5.0
+"""Seconds that stopping may take beyond the grace before the process ends itself: a thread cannot be cancelled."""
+
+
+class Address(click.ParamType[tuple[str, int]]):
+    """``HOST:PORT``, ``[IPV6]:PORT`` or ``:PORT`` (every address of this machine)."""
+
+    name = "host:port"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, int]:
+        """Read one address, or fail with what is wrong."""
+        text = str(value)
+        host, colon, port = text.rpartition(":")
+        if not colon or not port.isascii() or not port.isdigit() or int(port) > 65535:
+            self.fail(f"{text!r} is not HOST:PORT with a port from 0 to 65535, such as 127.0.0.1:8080", param, ctx)
+        if host.startswith("[") and host.endswith("]"):
+            host = host[1:-1]
+        elif ":" in host:
+            self.fail(f"{text!r}: an IPv6 address is written in brackets, such as [::1]:8080", param, ctx)
+        return host or "0.0.0.0", int(port)
+
+
+def _show(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(__version__, prog_name="trioproxy")
+def main() -> None:
+    """A reverse proxy for LLM inference that stops work nobody waits for and holds nothing it no longer needs."""
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.WARNING, stream=sys.stderr)
+
+
+def _assignments(
+    kind: Literal["deadline", "limit"], values: Sequence[str], names: Sequence[str]
+) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for text in values:
+        name, equals, number = text.partition("=")
+        if name not in names:
+            near = difflib.get_close_matches(name, names, 1)
+            hint = f"; did you mean {near[0]!r}?" if near else f"; there are: {', '.join(names)}"
+            raise click.BadParameter(f"{name!r} is not a {kind}{hint}", param_hint=f"--{kind}")
+        try:
+            if not equals:
+                raise ValueError
+            found[name] = float(number)
+        except ValueError:
+            raise click.BadParameter(
+                f"{text!r} is not NAME=NUMBER, such as {names[0]}=5", param_hint=f"--{kind}"
+            ) from None
+    return found
+
+
+def _settings(
+    deadlines: Sequence[str], limits: Sequence[str], body: BodyMode, client_half_close: HalfClose
+) -> Settings:
+    seconds = _assignments("deadline", deadlines, [item.name for item in fields(Deadlines)])
+    counts = _assignments("limit", limits, [item.name for item in fields(Limits)])
+    try:
+        return Settings(
+            deadlines=Deadlines(**seconds),
+            limits=Limits(**{name: int(count) for name, count in counts.items()}),
+            body=body,
+            client_half_close=client_half_close,
+        )
+    except (ValueError, OverflowError) as error:
+        raise click.UsageError(str(error)) from None
+
+
+@main.command()
+@click.option("--listen", type=Address(), default="127.0.0.1:8080", show_default=True, help="Where to listen.")
+@click.option(
+    "--upstream",
+    "upstreams",
+    metavar="URL",
+    multiple=True,
+    required=True,
+    help="A model server, http://HOST:PORT. Several take turns, and stand in for one that cannot be reached.",
+)
+@click.option(
+    "--deadline",
+    "deadlines",
+    metavar="NAME=SECONDS",
+    multiple=True,
+    help="One of: " + ", ".join(f"{item.name} ({item.default:g})" for item in fields(Deadlines)) + ".",
+)
+@click.option(
+    "--limit",
+    "limits",
+    metavar="NAME=NUMBER",
+    multiple=True,
+    help="One of: " + ", ".join(f"{item.name} ({item.default})" for item in fields(Limits)) + ".",
+)
+@click.option(
+    "--body",
+    type=click.Choice(["auto", "buffer", "stream"]),
+    default="auto",
+    show_default=True,
+    help="Hold request bodies until they are there, or pass them on as they come.",
+)
+@click.option(
+    "--client-half-close",
+    type=click.Choice(["cancel", "allow"]),
+    default="cancel",
+    show_default=True,
+    help="Whether a client that shuts down its sending side has left.",
+)
+def serve(
+    listen: tuple[str, int],
+    upstreams: tuple[str, ...],
+    deadlines: tuple[str, ...],
+    limits: tuple[str, ...],
+    body: BodyMode,
+    client_half_close: HalfClose,
+) -> None:
+    """Forward requests to model servers until SIGINT or SIGTERM.
+
+    The first signal stops accepting and waits for requests in flight, at most for the deadline `drain`; a second one
+    ends them at once.
+    """
+    settings = _settings(deadlines, limits, body, client_half_close)
+    try:
+        proxy = Proxy(upstreams, settings=settings)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--upstream") from None
+    fix_mmap_threshold()
+    files = raise_file_limit()
+    room = "" if files is None else f", {files} open files allow {streams_for(files)} streams at a time"
+
+    def announce(addresses: list[tuple[str, int]]) -> None:
+        for address in addresses:
+            click.echo(f"trioproxy listens on http://{_show(*address)}{room}")
+        for upstream in upstreams:
+            click.echo(f"  upstream {upstream}")
+
+    async def start(task_status: trio.TaskStatus[list[tuple[str, int]]]) -> None:
+        await proxy.serve(*listen, task_status=task_status)
+
+    def stop() -> tuple[str, float]:
+        proxy.drain()
+        waiting = sum(proxy.statistics().in_flight.values())
+        grace = settings.deadlines.drain
+        return f"draining: {waiting} in flight, at most {grace:g} s; a second signal ends them", grace
+
+    _run_until_signal(listen, start, announce, stop)
+
+
+@main.command()
+@click.option("--listen", type=Address(), default="127.0.0.1:8000", show_default=True, help="Where to listen.")
+@click.option("--prefill", default=0.0, show_default=True, metavar="SECONDS", help="From a request to its first token.")
+@click.option(
+    "--head",
+    type=click.Choice(["early", "late"]),
+    default="late",
+    show_default=True,
+    help="When the head of a stream is sent: at once, as vLLM does, or with the first token.",
+)
+@click.option("--interval", default=0.02, show_default=True, metavar="SECONDS", help="From one token to the next.")
+@click.option("--tokens", default=16, show_default=True, metavar="N", help="How many tokens an answer has.")
+@click.option("--model", default="mock-model", show_default=True, metavar="NAME", help="The model's name.")
+@click.option("--ignore-disconnect", is_flag=True, help="Go on generating for clients that have left.")
+def mock(
+    listen: tuple[str, int],
+    prefill: float,
+    head: Literal["early", "late"],
+    interval: float,
+    tokens: int,
+    model: str,
+    ignore_disconnect: bool,
+) -> None:
+    """Run a model server that makes up its tokens, and tells at /mock/requests what it saw."""
+    server = MockServer(
+        MockSettings(
+            prefill=prefill,
+            head=head,
+            interval=interval,
+            tokens=tokens,
+            model=model,
+            ignore_disconnect=ignore_disconnect,
+        )
+    )
+    raise_file_limit()
+
+    def announce(address: tuple[str, int]) -> None:
+        click.echo(f"the mock model server listens on http://{_show(*address)}")
+
+    async def start(task_status: trio.TaskStatus[tuple[str, int]]) -> None:
+        await server.serve(*listen, task_status=task_status)
+
+    _run_until_signal(listen, start, announce, None)
+
+
+def _run_until_signal(
+    listen: tuple[str, int],
+    start: Callable[[trio.TaskStatus[_T]], Awaitable[None]],
+    announce: Callable[[_T], None],
+    stop: Callable[[], tuple[str, float]] | None,
+) -> None:
+    """Run a server until it ends, or a signal ends it.
+
+    :param stop: asks the server to end and returns what to print and the seconds that it may take; None for a server
+        that the first signal cancels.
+    """
+
+    async def run() -> None:
+        # Not by KeyboardInterrupt, which can land inside any synchronous update.
+        with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+            async with trio.open_nursery() as nursery:
+
+                async def serve_until_done(*, task_status: trio.TaskStatus[_T]) -> None:
+                    await start(task_status)
+                    nursery.cancel_scope.cancel()
+
+                try:
+                    announce(await nursery.start(serve_until_done))
+                except OSError as error:
+                    raise click.ClickException(f"cannot listen on {_show(*listen)}: {error.strerror or error}") from None
+                graceful = stop
+                async for _ in signals:
+                    if graceful is None:
+                        _exit_after(_UNWINDING)
+                        nursery.cancel_scope.cancel()
+                        return
+                    message, seconds = graceful()
+                    click.echo(message)
+                    _exit_after(seconds + _UNWINDING)
+                    graceful = None
+
+    try:
+        trio.run(run)
+    except* click.ClickException as group:
+        error = group.exceptions[0]
+        while isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        raise error from None
+
+
+def _exit_after(seconds: float) -> None:
+    """End the process by force if it has not ended by then."""
+
+    def give_up() -> None:
+        names = ", ".join(thread.name for thread in threading.enumerate() if thread is not threading.main_thread())
+        click.echo(f"gave up waiting for threads that do not return: {names}", err=True)
+        os._exit(1)
+
+    timer = threading.Timer(seconds, give_up)
+    timer.daemon = True
+    timer.start()
+
+
+@main.command()
+@click.option("--json", "as_json", is_flag=True, help="Print the results as JSON.")
+def demo(as_json: bool) -> None:
+    """Show in a few seconds, on loopback, what the proxy does when clients leave and while they wait."""
+    from .bench.demo import run_demo  # only this command measures memory
+
+    sys.exit(run_demo(as_json=as_json))
