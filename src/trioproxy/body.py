@@ -26,7 +26,7 @@ _WINDOW: Final = 65536
 _GROWTH_LIMIT: Final = 1 << 20
 
 
-class LeaseExpired(RuntimeError):
+class LeaseExpired(RuntimeError):  # noqa: N818 - the name of what happened, as in trio.Cancelled
     """A body was read through a lease that had ended."""
 
 
@@ -307,11 +307,21 @@ class StreamedBody:
     :param resume: called when a full pipe has room again.
     """
 
-    __slots__ = ("_failure", "_ledger", "_limit", "_pieces", "_resume", "_size", "_wake", "arrived", "expected", "held", "stage")
+    __slots__ = (
+        "_failure",
+        "_ledger",
+        "_limit",
+        "_pieces",
+        "_resume",
+        "_size",
+        "_wake",
+        "arrived",
+        "expected",
+        "held",
+        "stage",
+    )
 
-    def __init__(
-        self, ledger: BodyLedger, *, limit: int, expected: int | None, resume: Callable[[], None]
-    ) -> None:
+    def __init__(self, ledger: BodyLedger, *, limit: int, expected: int | None, resume: Callable[[], None]) -> None:
         self._ledger = ledger
         self.expected = expected
         self.arrived = False

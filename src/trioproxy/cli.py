@@ -34,9 +34,7 @@ class Address(click.ParamType[tuple[str, int]]):
 
     name = "host:port"
 
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, int]:
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, int]:
         """Read one address, or fail with what is wrong."""
         text = str(value)
         host, colon, port = text.rpartition(":")
@@ -60,9 +58,7 @@ def main() -> None:
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.WARNING, stream=sys.stderr)
 
 
-def _assignments(
-    kind: Literal["deadline", "limit"], values: Sequence[str], names: Sequence[str]
-) -> dict[str, float]:
+def _assignments(kind: Literal["deadline", "limit"], values: Sequence[str], names: Sequence[str]) -> dict[str, float]:
     found: dict[str, float] = {}
     for text in values:
         name, equals, number = text.partition("=")
@@ -71,9 +67,7 @@ def _assignments(
             hint = f"; did you mean {near[0]!r}?" if near else f"; there are: {', '.join(names)}"
             raise click.BadParameter(f"{name!r} is not a {kind}{hint}", param_hint=f"--{kind}")
         try:
-            if not equals:
-                raise ValueError
-            found[name] = float(number)
+            found[name] = float(number if equals else "")
         except ValueError:
             raise click.BadParameter(
                 f"{text!r} is not NAME=NUMBER, such as {names[0]}=5", param_hint=f"--{kind}"
@@ -232,7 +226,10 @@ def _run_until_signal(
         that the first signal cancels.
     """
 
+    failure: click.ClickException | None = None
+
     async def run() -> None:
+        nonlocal failure
         # Not by KeyboardInterrupt, which can land inside any synchronous update.
         with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
             async with trio.open_nursery() as nursery:
@@ -244,7 +241,8 @@ def _run_until_signal(
                 try:
                     announce(await nursery.start(serve_until_done))
                 except OSError as error:
-                    raise click.ClickException(f"cannot listen on {_show(*listen)}: {error.strerror or error}") from None
+                    failure = click.ClickException(f"cannot listen on {_show(*listen)}: {error.strerror or error}")
+                    return
                 graceful = stop
                 async for _ in signals:
                     if graceful is None:
@@ -256,13 +254,9 @@ def _run_until_signal(
                     _exit_after(seconds + _UNWINDING)
                     graceful = None
 
-    try:
-        trio.run(run)
-    except* click.ClickException as group:
-        error = group.exceptions[0]
-        while isinstance(error, BaseExceptionGroup):
-            error = error.exceptions[0]
-        raise error from None
+    trio.run(run)
+    if failure is not None:
+        raise failure
 
 
 def _exit_after(seconds: float) -> None:

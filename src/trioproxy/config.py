@@ -10,6 +10,8 @@ import math
 from dataclasses import dataclass, field, fields
 from typing import Literal, final
 
+from .http1 import ParserName
+
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +94,7 @@ class Settings:
     client_half_close: HalfClose = "cancel"
     """What a client that shuts down its sending side means: it has left, or it only has nothing more to say.
     ``cancel`` deviates from TCP on purpose: it frees the model server at once for every way of leaving."""
-    codec: str = "llhttp"
+    codec: ParserName = "llhttp"
     """Which head parser."""
     resolve_interval: float = 30.0
     """Seconds between two look-ups of an upstream's name."""

@@ -16,13 +16,13 @@ from typing import Final, final
 
 import trio
 
+from . import http1
 from .apis.openai import FieldReader, field_reader
 from .apis.refusal import refusal
 from .body import READ_AHEAD, BufferedBody, StreamedBody, overloaded, too_large
 from .downstream import ClientGone, ClientStalled, ResponseWriter
 from .errors import Code, Fault, ProxyError
 from .exchange import Exchange
-from . import http1
 from .http1 import BodyDecoder, FramingKind, HeadReader, LengthDecoder, RequestHead, read_request_head
 from .net import Transport
 from .runtime import Outcome, Runtime, outcome_of

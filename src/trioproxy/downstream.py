@@ -23,11 +23,11 @@ _JOIN_LIMIT: Final = 16384
 """Pieces up to this many bytes are joined for one plain send; larger ones are sent as they are, vectored."""
 
 
-class ClientGone(Exception):
+class ClientGone(Exception):  # noqa: N818 - not an error of anyone's: it ends the exchange
     """The client's connection ended under a write."""
 
 
-class ClientStalled(Exception):
+class ClientStalled(Exception):  # noqa: N818
     """The client took nothing of its response for as long as the write stall deadline allows."""
 
 
@@ -72,9 +72,7 @@ class ResponseWriter:
 
     __slots__ = ("_delimiting", "_head_only", "_stall", "_transport", "complete", "http_11", "keep_alive", "started")
 
-    def __init__(
-        self, transport: Transport, *, http_11: bool, head_only: bool, keep_alive: bool, stall: float
-    ) -> None:
+    def __init__(self, transport: Transport, *, http_11: bool, head_only: bool, keep_alive: bool, stall: float) -> None:
         self._transport = transport
         self._head_only = head_only
         self._stall = stall

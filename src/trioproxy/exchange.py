@@ -16,12 +16,12 @@ from typing import Final, final
 
 import trio
 
+from . import http1
 from .apis.openai import UNKNOWN_FIELDS, FieldReader, UsageReader, usage_reader
 from .apis.refusal import refusal
 from .body import BodyStage, BufferedBody, StreamedBody
 from .downstream import ClientGone, ClientStalled, ResponseWriter
 from .errors import Code, Fault, ProxyError
-from . import http1
 from .http1 import FramingKind, HeadReader, RequestHead, ResponseHead, read_response_head
 from .net import Transport
 from .phases import ForwardingPhase, RequestPhase, ResponseView
@@ -52,7 +52,7 @@ _EXPIRED: Final = {
 }
 
 
-class _StaleConnection(Exception):
+class _StaleConnectionError(Exception):
     """A reused connection turned out to be dead before the upstream can have acted on the request."""
 
 
@@ -265,7 +265,7 @@ class Exchange:
         method = forwarding.head.method
         try:
             head, rest, view = await self._dispatch(lease, forwarding)
-        except _StaleConnection:
+        except _StaleConnectionError:
             await self._connect(lease, pool)
             head, rest, view = await self._dispatch(lease, forwarding)
         self._enter(Phase.RESPONSE)
@@ -288,7 +288,7 @@ class Exchange:
             received = await self._receive_head(transport, method, stale=again)
             return *received, view or forwarding.responded()
         if lease.reused and upload.broken and upload.sent == 0:
-            raise _StaleConnection
+            raise _StaleConnectionError
         return await self._dispatch_slowly(lease, forwarding, transport, upload)
 
     async def _dispatch_slowly(
@@ -327,7 +327,7 @@ class Exchange:
         if received is None:
             assert failure is not None
             if lease.reused and upload.sent == 0 and isinstance(failure, ProxyError):
-                raise _StaleConnection
+                raise _StaleConnectionError
             raise failure
         if not upload.complete:
             # An early response ends the upload, and the connection cannot carry another request.
@@ -355,7 +355,7 @@ class Exchange:
                 data = b""
             if not data:
                 if stale and silent:
-                    raise _StaleConnection
+                    raise _StaleConnectionError
                 raise ProxyError(Code.UPSTREAM_CLOSED, "the upstream closed the connection before it had answered")
             silent = False
             raw = reader.feed(data)
@@ -376,9 +376,7 @@ class Exchange:
                     await self.writer.send_interim(head)
                 raw = reader.feed(rest)
 
-    async def _respond(
-        self, lease: Lease, method: bytes, head: ResponseHead, rest: bytes, view: ResponseView
-    ) -> None:
+    async def _respond(self, lease: Lease, method: bytes, head: ResponseHead, rest: bytes, view: ResponseView) -> None:
         del view  # the hooks of response processors will see it, and nothing else of the request
         transport = lease.transport
         assert transport is not None

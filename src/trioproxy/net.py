@@ -18,7 +18,7 @@ import socket
 import struct
 import sys
 from collections.abc import Sequence
-from typing import Final, Protocol, TypeAlias, final
+from typing import Final, Protocol, TypeAlias, cast, final, runtime_checkable
 
 import trio
 
@@ -350,9 +350,19 @@ class StreamTransport:
             await self._stream.aclose()
 
 
+@runtime_checkable
+class _ClosesNow(Protocol):
+    def close(self) -> None: ...
+
+
+def _part(stream: object, name: str) -> object:
+    """A stream that another one is made of; an isinstance check cannot tell the checkers of which type."""
+    return cast("object", getattr(stream, name))
+
+
 def _close_sending_side(stream: object) -> None:
     if isinstance(stream, trio.StapledStream):
-        _close_now(stream.send_stream)
+        _close_now(_part(stream, "send_stream"))
     elif isinstance(stream, trio.SocketStream):
         with contextlib.suppress(OSError, trio.ClosedResourceError):
             stream.socket.shutdown(socket.SHUT_WR)
@@ -361,13 +371,13 @@ def _close_sending_side(stream: object) -> None:
 def _close_now(stream: object) -> None:
     """Close a stream without awaiting, down to the layer that can be closed so."""
     if isinstance(stream, trio.StapledStream):
-        _close_now(stream.send_stream)
-        _close_now(stream.receive_stream)
+        _close_now(_part(stream, "send_stream"))
+        _close_now(_part(stream, "receive_stream"))
     elif isinstance(stream, trio.SSLStream):
-        _close_now(stream.transport_stream)
+        _close_now(_part(stream, "transport_stream"))
     elif isinstance(stream, trio.SocketStream):
         stream.socket.close()
-    elif isinstance(stream, (trio.testing.MemorySendStream, trio.testing.MemoryReceiveStream)):
+    elif isinstance(stream, _ClosesNow):  # such as a memory stream
         stream.close()
 
 
@@ -394,13 +404,12 @@ class Address:
 
     __slots__ = ("family", "sockaddr")
 
-    def __init__(self, family: socket.AddressFamily, sockaddr: tuple[str, int] | tuple[str, int, int, int]) -> None:
+    def __init__(self, family: socket.AddressFamily, sockaddr: tuple[str | int | bytes, ...]) -> None:
         self.family = family
         self.sockaddr = sockaddr
 
     def __repr__(self) -> str:
-        host = f"[{self.sockaddr[0]}]" if self.family == socket.AF_INET6 else self.sockaddr[0]
-        return f"{host}:{self.sockaddr[1]}"
+        return f"<Address {self.sockaddr}>"
 
 
 async def connect(address: Address) -> Transport:
@@ -450,7 +459,7 @@ def accept_nowait(listener: socket.socket) -> tuple[Transport, str] | None:
         except ConnectionError:
             continue  # it was gone before it was accepted
         try:
-            return _adopt(sock), str(peer[0]) if isinstance(peer, tuple) else ""
+            return _adopt(sock), str(peer[0]) if sock.family in (socket.AF_INET, socket.AF_INET6) else ""
         except BaseException:
             sock.close()
             raise

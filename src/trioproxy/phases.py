@@ -18,7 +18,7 @@ from .http1 import RequestHead
 from .upstream.endpoint import Endpoint
 
 
-class UseAfterMove(RuntimeError):
+class UseAfterMove(RuntimeError):  # noqa: N818 - the name of what happened, as in trio.Cancelled
     """A phase was used after it had handed over what it owned."""
 
 

@@ -1,7 +1,7 @@
 """The proxy: its listeners, its clients' connections, and how it stops.
 
-Lives here: accepting, the tasks that belong to the proxy rather than to a request, draining. Does not live here: signals,
-printing, or the command line.
+Lives here: accepting, the tasks that belong to the proxy rather than to a request, draining. Does not live here:
+signals, printing, or the command line.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import errno
 import logging
 import math
 import socket
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Generator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import Final, final
 
@@ -150,7 +150,7 @@ class Proxy:
             self._connections.discard(connection)
 
     @contextmanager
-    def _until_drained(self) -> Iterator[None]:
+    def _until_drained(self) -> Generator[None, None, None]:
         """What is done in here is cancelled when the grace of a drain is over."""
         with trio.CancelScope(deadline=self._drain_until) as scope:
             self._serving.add(scope)

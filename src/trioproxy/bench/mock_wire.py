@@ -7,7 +7,7 @@ takes the last byte and leaves could be seen leaving before the sender knew that
 also cheaper, and the referee shares its processor with what it judges. Callers bring their own checkpoints.
 """
 
-# ruff: noqa: RUF102  # the codes are flake8-async's
+# the codes are flake8-async's
 
 from __future__ import annotations
 
@@ -74,11 +74,11 @@ class SocketWire:
             except OSError:
                 return b""
 
-    async def send(self, data: bytes) -> None:  # noqa: ASYNC910  # why, the top of this file says
+    async def send(self, data: bytes) -> None:  # why, the top of this file says
         try:
             sent = self._send_nowait(data)
             if sent == len(data):
-                return  # noqa: ASYNC910  # as above
+                return  # as above
             with memoryview(data) as rest:
                 while sent < len(data):
                     await trio.lowlevel.wait_writable(self._socket)

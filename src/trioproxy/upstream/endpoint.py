@@ -118,12 +118,10 @@ class Endpoint:
 
 
 def _look_up(host: str, port: int) -> list[Address]:
-    found: list[Address] = []
-    for family, _, _, _, sockaddr in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
-        if family == socket.AF_INET:
-            found.append(Address(family, (str(sockaddr[0]), int(sockaddr[1]))))
-        elif family == socket.AF_INET6 and len(sockaddr) == 4:
-            found.append(Address(family, (str(sockaddr[0]), int(sockaddr[1]), int(sockaddr[2]), int(sockaddr[3]))))
+    found = [
+        Address(family, sockaddr)
+        for family, _, _, _, sockaddr in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    ]
     if not found:
         raise OSError(f"no address for {host!r}")
     return found

@@ -171,17 +171,11 @@ class Lease:
         :raises ProxyError: ``CONNECT_FAILED``. Cancelled, it leaves nothing behind.
         """
         self.reset()
-        if self.state is LeaseState.ENDED:
-            raise trio.ClosedResourceError("this lease has ended")
         self.state = LeaseState.CONNECTING
         try:
             transport = await self._pool.open()
         finally:
-            if self.state is LeaseState.CONNECTING:
-                self.state = LeaseState.EMPTY
-        if self.state is LeaseState.ENDED:
-            transport.reset()
-            raise trio.ClosedResourceError("this lease has ended")
+            self.state = LeaseState.EMPTY
         self._hold(transport, reused=False)
         return transport
 
