@@ -13,7 +13,7 @@ import sys
 import threading
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import fields
-from typing import Final, Literal, TypeVar
+from typing import Final, Literal, TypeVar, final
 
 import click
 import trio
@@ -157,8 +157,8 @@ def serve(
         for upstream in upstreams:
             click.echo(f"  upstream {upstream}")
 
-    async def start(task_status: trio.TaskStatus[list[tuple[str, int]]]) -> None:
-        await proxy.serve(*listen, task_status=task_status)
+    async def run() -> None:
+        await proxy.serve(*listen, task_status=_Announce(announce))
 
     def stop() -> tuple[str, float]:
         proxy.drain()
@@ -166,7 +166,7 @@ def serve(
         grace = settings.deadlines.drain
         return f"draining: {waiting} in flight, at most {grace:g} s; a second signal ends them", grace
 
-    _run_until_signal(listen, start, announce, stop)
+    _run_until_signal(listen, run, stop)
 
 
 @main.command()
@@ -208,16 +208,28 @@ def mock(
     def announce(address: tuple[str, int]) -> None:
         click.echo(f"the mock model server listens on http://{_show(*address)}")
 
-    async def start(task_status: trio.TaskStatus[tuple[str, int]]) -> None:
-        await server.serve(*listen, task_status=task_status)
+    async def run() -> None:
+        await server.serve(*listen, task_status=_Announce(announce))
 
-    _run_until_signal(listen, start, announce, None)
+    _run_until_signal(listen, run, None)
+
+
+@final
+class _Announce(trio.TaskStatus[_T]):
+    """Prints that a server has started."""
+
+    def __init__(self, announce: Callable[[_T], None]) -> None:
+        self._announce = announce
+
+    def started(self, value: _T | None = None) -> None:
+        """Called by the server once it listens."""
+        if value is not None:
+            self._announce(value)
 
 
 def _run_until_signal(
     listen: tuple[str, int],
-    start: Callable[[trio.TaskStatus[_T]], Awaitable[None]],
-    announce: Callable[[_T], None],
+    run: Callable[[], Awaitable[None]],
     stop: Callable[[], tuple[str, float]] | None,
 ) -> None:
     """Run a server until it ends, or a signal ends it.
@@ -225,38 +237,41 @@ def _run_until_signal(
     :param stop: asks the server to end and returns what to print and the seconds that it may take; None for a server
         that the first signal cancels.
     """
+    failure: OSError | None = None
 
-    failure: click.ClickException | None = None
-
-    async def run() -> None:
+    async def run_beside_signals() -> None:
         nonlocal failure
-        # Not by KeyboardInterrupt, which can land inside any synchronous update.
-        with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-            async with trio.open_nursery() as nursery:
+        async with trio.open_nursery() as nursery:
+            await nursery.start(_watch_signals, nursery.cancel_scope, stop)
+            try:
+                await run()
+            except OSError as error:
+                failure = error
+            nursery.cancel_scope.cancel()
 
-                async def serve_until_done(*, task_status: trio.TaskStatus[_T]) -> None:
-                    await start(task_status)
-                    nursery.cancel_scope.cancel()
-
-                try:
-                    announce(await nursery.start(serve_until_done))
-                except OSError as error:
-                    failure = click.ClickException(f"cannot listen on {_show(*listen)}: {error.strerror or error}")
-                    return
-                graceful = stop
-                async for _ in signals:
-                    if graceful is None:
-                        _exit_after(_UNWINDING)
-                        nursery.cancel_scope.cancel()
-                        return
-                    message, seconds = graceful()
-                    click.echo(message)
-                    _exit_after(seconds + _UNWINDING)
-                    graceful = None
-
-    trio.run(run)
+    trio.run(run_beside_signals)
     if failure is not None:
-        raise failure
+        raise click.ClickException(f"cannot listen on {_show(*listen)}: {failure.strerror or failure}")
+
+
+async def _watch_signals(  # noqa: ASYNC114 - no block uses it as a context
+    scope: trio.CancelScope,
+    stop: Callable[[], tuple[str, float]] | None,
+    *,
+    task_status: trio.TaskStatus[None],
+) -> None:
+    # Not by KeyboardInterrupt, which can land inside any synchronous update.
+    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        task_status.started()
+        async for _ in signals:
+            if stop is None:
+                _exit_after(_UNWINDING)
+                scope.cancel()
+            else:
+                message, seconds = stop()
+                click.echo(message)
+                _exit_after(seconds + _UNWINDING)
+                stop = None
 
 
 def _exit_after(seconds: float) -> None:

@@ -348,7 +348,7 @@ class Exchange:
         reader = HeadReader(runtime.head_limits, fault=Fault.UPSTREAM)
         interim = 0
         silent = True
-        while True:
+        while True:  # noqa: ASYNC913 - the transport yields after a bounded amount of work
             try:
                 data = await transport.receive()
             except trio.BrokenResourceError:

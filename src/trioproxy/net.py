@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import select
 import socket
 import struct
@@ -350,19 +351,17 @@ class StreamTransport:
             await self._stream.aclose()
 
 
+_Stapled: TypeAlias = "trio.StapledStream[trio.abc.SendStream, trio.abc.ReceiveStream]"
+
+
 @runtime_checkable
 class _ClosesNow(Protocol):
     def close(self) -> None: ...
 
 
-def _part(stream: object, name: str) -> object:
-    """A stream that another one is made of; an isinstance check cannot tell the checkers of which type."""
-    return cast("object", getattr(stream, name))
-
-
-def _close_sending_side(stream: object) -> None:
+def _close_sending_side(stream: trio.abc.Stream) -> None:
     if isinstance(stream, trio.StapledStream):
-        _close_now(_part(stream, "send_stream"))
+        _close_now(cast("_Stapled", stream).send_stream)
     elif isinstance(stream, trio.SocketStream):
         with contextlib.suppress(OSError, trio.ClosedResourceError):
             stream.socket.shutdown(socket.SHUT_WR)
@@ -371,10 +370,10 @@ def _close_sending_side(stream: object) -> None:
 def _close_now(stream: object) -> None:
     """Close a stream without awaiting, down to the layer that can be closed so."""
     if isinstance(stream, trio.StapledStream):
-        _close_now(_part(stream, "send_stream"))
-        _close_now(_part(stream, "receive_stream"))
+        _close_now(cast("_Stapled", stream).send_stream)
+        _close_now(cast("_Stapled", stream).receive_stream)
     elif isinstance(stream, trio.SSLStream):
-        _close_now(_part(stream, "transport_stream"))
+        _close_now(cast("trio.SSLStream[trio.abc.Stream]", stream).transport_stream)
     elif isinstance(stream, trio.SocketStream):
         stream.socket.close()
     elif isinstance(stream, _ClosesNow):  # such as a memory stream
@@ -420,13 +419,12 @@ async def connect(address: Address) -> Transport:
     sock = socket.socket(address.family, socket.SOCK_STREAM)
     try:
         sock.setblocking(False)
-        try:
-            sock.connect(address.sockaddr)
-        except BlockingIOError:
+        error = sock.connect_ex(address.sockaddr)
+        if error == errno.EINPROGRESS:
             await trio.lowlevel.wait_writable(sock)
             error = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-            if error:
-                raise OSError(error, errno.errorcode.get(error, "unknown error")) from None
+        if error:
+            raise OSError(error, os.strerror(error))
         return _adopt(sock)
     except BaseException:
         sock.close()
