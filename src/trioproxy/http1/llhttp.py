@@ -11,12 +11,11 @@ from typing import Final, final
 
 import httptools
 
-from .gate import RawField, RequestLine, StatusLine
+from .gate import RawField
 from .parsers import ParserRefusal
 
 _METHODS: Final = frozenset({b"GET", b"POST", b"HEAD", b"PUT", b"PATCH", b"DELETE", b"OPTIONS"})
 _STAND_IN: Final = b"GET"
-_MINOR: Final = {"1.0": 0, "1.1": 1}
 
 
 @final
@@ -25,7 +24,7 @@ class LlhttpParser:
 
     __slots__ = ()
 
-    def request(self, head: bytes) -> tuple[RequestLine, list[RawField]]:
+    def request(self, head: bytes) -> tuple[bytes, bytes, list[RawField]]:
         """See HeadParser.
 
         llhttp knows a fixed list of methods, and some of them change what it reads (PRI, SOURCE). Methods are an open
@@ -34,17 +33,19 @@ class LlhttpParser:
         seen = _Seen()
         parser = httptools.HttpRequestParser(seen)
         method = head[: head.find(b" ")]
-        _feed(parser, head if method in _METHODS else _STAND_IN + head[len(method) :])
         if method in _METHODS:
+            _feed(parser, head)
             method = parser.get_method()
-        return RequestLine(method, seen.target, _MINOR.get(parser.get_http_version(), -1)), seen.fields
+        else:
+            _feed(parser, _STAND_IN + head[len(method) :])
+        return method, seen.target, seen.fields
 
-    def response(self, head: bytes) -> tuple[StatusLine, list[RawField]]:
+    def response(self, head: bytes) -> tuple[int, list[RawField]]:
         """See HeadParser."""
         seen = _Seen()
         parser = httptools.HttpResponseParser(seen)
         _feed(parser, head)
-        return StatusLine(parser.get_status_code(), _MINOR.get(parser.get_http_version(), -1)), seen.fields
+        return parser.get_status_code(), seen.fields
 
 
 @final

@@ -13,7 +13,7 @@ from typing import Final
 from trioproxy.errors import Code, Fault, ProxyError
 
 from .fields import tokens
-from .framing import CHUNKED, Framing
+from .framing import CHUNKED, Framing, FramingKind
 from .gate import TOKEN, quote, refusal
 
 LOOK_ALIKES: Final = frozenset({b"content_length", b"transfer_encoding"})
@@ -22,12 +22,12 @@ LOOK_ALIKES: Final = frozenset({b"content_length", b"transfer_encoding"})
 _length = re.compile(rb"0|[1-9][0-9]{0,17}").fullmatch
 _codings = re.compile(TOKEN + rb"++(?:[ \t]*+,[ \t]*+" + TOKEN + rb"++)*+").fullmatch
 # reg-name of RFC 3986 section 3.2.2 in labels that are not empty; percent-encoding only of what is not ASCII.
-_LABEL: Final = rb"(?:[0-9A-Za-z\-_~!$&'()*+,;=]|%[89A-Fa-f][0-9A-Fa-f])++"
+_LABEL: Final = rb"(?:[0-9A-Za-z\-_~!$&'()*+,;=]++|%[89A-Fa-f][0-9A-Fa-f])++"
 _authority = re.compile(
     rb"(?:" + _LABEL + rb"(?:\." + _LABEL + rb")*+\.?|\[([0-9A-Fa-f:.]{2,45})\])(?::([0-9]{0,5}))?"
 ).fullmatch
 _absolute = re.compile(rb"[Hh][Tt][Tt][Pp][Ss]?://([^/?]*+)(.*)").fullmatch
-_path = re.compile(rb"(?:[^%?]|%(?!00)[0-9A-Fa-f]{2})*+(?:\?.*)?").fullmatch
+_path = re.compile(rb"(?:[^%?]++|%(?!00)[0-9A-Fa-f]{2})*+(?:\?.*)?").fullmatch
 
 
 def refuse_look_alike(key: bytes, fault: Fault) -> None:
@@ -42,7 +42,7 @@ def framing(length: bytes | None, coding: bytes | None, http_11: bool, fault: Fa
     Raises BAD_REQUEST or TRANSFER_CODING_UNSUPPORTED for a request, BAD_RESPONSE for a response.
     """
     if coding is None:
-        return None if length is None else Framing.of_length(content_length(length, fault))
+        return None if length is None else Framing(FramingKind.LENGTH, content_length(length, fault))
     if length is not None:
         raise refusal(fault, "Content-Length and Transfer-Encoding must not come together")
     if not http_11:
@@ -73,18 +73,19 @@ def keep_alive(connection: bytes | None, http_11: bool) -> bool:
     """Whether the connection may be used again, by all of its Connection lines (RFC 9112 section 9.3)."""
     if connection is None:
         return http_11
+    if connection == b"keep-alive":  # what nearly all of them say
+        return True
     names = tokens(connection)
     return b"close" not in names and (http_11 or b"keep-alive" in names)
 
 
-def expect_continue(expect: bytes | None) -> bool:
+def expect_continue(expect: bytes) -> bool:
     """Whether 100-continue is expected. Raises EXPECTATION_FAILED for any other expectation."""
-    if expect is None:
-        return False
-    if names := [name for name in tokens(expect) if name != b"100-continue"]:
-        message = f"the only expectation that can be met is 100-continue, got {quote(names[0])}"
+    names = tokens(expect)
+    if unknown := [name for name in names if name != b"100-continue"]:
+        message = f"the only expectation that can be met is 100-continue, got {quote(unknown[0])}"
         raise ProxyError(Code.EXPECTATION_FAILED, message)
-    return True
+    return bool(names)
 
 
 def check_authority(value: bytes, where: str) -> bytes:
