@@ -66,6 +66,9 @@ class _Seen:
 
 
 def _feed(parser: httptools.HttpRequestParser | httptools.HttpResponseParser, head: bytes) -> None:
+    # How the framing fields go together is for rules.py to judge, the same for every parser: llhttp, left to itself,
+    # refuses a tab after `chunked`, or a 204 that has both fields.
+    parser.set_dangerous_leniencies(lenient_chunked_length=True, lenient_transfer_encoding=True)
     try:
         parser.feed_data(head)
     except httptools.HttpParserUpgrade:
