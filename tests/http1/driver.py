@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,17 +25,12 @@ LIMITS = HeadLimits()
 PARSER = head_parser()
 
 
-class Refused(NamedTuple):
+@dataclass(frozen=True)
+class Refused:
     """The last event of a connection whose bytes were refused."""
 
     code: str
-    message: str
-
-    def __eq__(self, other: object) -> bool:
-        # What a message quotes may depend on how much had come: that is no difference in what was decided.
-        return isinstance(other, Refused) and self.code == other.code
-
-    __hash__ = None  # type: ignore[assignment]  # not needed, and must not disagree with __eq__
+    message: str = field(compare=False)  # what it quotes may depend on how much had come: the decision does not
 
 
 class Body(NamedTuple):
@@ -117,7 +113,8 @@ def _drive(data: bytes, cuts: Iterable[int], limits: HeadLimits, method: bytes |
                     if not keep_alive:
                         return [*events, Closed()]
     except ProxyError as error:
-        assert error.fault is fault
+        if error.fault is not fault:
+            raise
         return [*events, Refused(error.code.value, error.message)]
     if body is not None:
         events.append(Body(payload, False))
