@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import final
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from trioproxy.errors import Code, ProxyError
@@ -126,6 +126,8 @@ def test_llhttp_reads_every_request_that_passes_the_gate(form: bytes, path: byte
     ]
 
 
+@example(101, b"", [])
+@example(101, b" Switching", [(b"Upgrade", b"h2c"), (b"Connection", b"upgrade")])
 @given(st.integers(100, 599), text.map(lambda reason: b" " + reason) | st.just(b""), lines)
 def test_llhttp_reads_every_response_that_passes_the_gate(status: int, reason: bytes, fields: list[RawField]) -> None:
     raw = b"HTTP/1.1 %d" % status + reason + b"\r\n" + block(fields)
