@@ -1,1 +1,4 @@
-"""To be filled."""
+"""What a body says: the few fields of a request that decide something, and the usage that a response reports.
+
+Everything here is sans-I/O, is fed bytes as they pass by, raises nothing for what it is fed and keeps none of it.
+"""

@@ -1,0 +1,129 @@
+"""What a response says that it cost.
+
+Lives here: ``Usage`` and reading it from the JSON of a usage object, in the names of each OpenAI API.
+Does not live here: finding that object in a response (``json_scan``, ``sse``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Protocol, cast, final
+
+import msgspec
+
+from trioproxy.apis.json_scan import TopLevelScanner
+
+USAGE_LIMIT: Final = 16384
+"""Bytes of a usage object above which it is not read. Those of today's servers have less than 1,000."""
+
+_LARGEST: Final = 2**63 - 1
+_OBJECT: Final = msgspec.json.Decoder(dict[str, object])
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens that a response reports; None is what it does not say."""
+
+    prompt_tokens: int | None
+    completion_tokens: int | None
+    total_tokens: int | None
+    cached_tokens: int | None
+    """Those of the prompt that were found in the server's cache."""
+
+
+class UsageReader(Protocol):
+    """Follows the body of one response and finds what it says about usage."""
+
+    @property
+    def events(self) -> int:
+        """Complete events with data so far (SSE; comments are none); of a JSON body 1 from its first byte on."""
+        ...
+
+    @property
+    def at_boundary(self) -> bool:
+        """Whether another event may follow what was fed so far without a blank line in between."""
+        ...
+
+    def feed(self, data: bytes) -> None:
+        """Take the next bytes of the body, as sent by the upstream. Never raises."""
+        ...
+
+    def finish(self) -> Usage | None:
+        """The last usage that was reported, None if there was none."""
+        ...
+
+
+@final
+class JsonUsageReader:
+    """Reads the usage of one JSON response of any size, keeping only the usage object."""
+
+    __slots__ = ("_scanner", "at_boundary", "events")
+
+    def __init__(self) -> None:
+        self._scanner = TopLevelScanner(frozenset({b"usage"}), value_limit=USAGE_LIMIT)
+        self.events = 0
+        self.at_boundary = False
+        """Never: nothing may follow a part of a JSON body."""
+
+    def feed(self, data: bytes) -> None:
+        if data:
+            self.events = 1
+            self._scanner.feed(data)
+
+    def finish(self) -> Usage | None:
+        return last_usage(self._scanner.finish().values.get("usage", []))
+
+
+def last_usage(values: list[bytes]) -> Usage | None:
+    """The last of these JSON values that says anything about usage."""
+    for value in reversed(values):
+        usage = parse_usage(value)
+        if usage is not None:
+            return usage
+    return None
+
+
+def parse_usage(value: bytes | msgspec.Raw) -> Usage | None:
+    """Read a usage object: of chat and completions (``prompt_tokens``), or of responses (``input_tokens``).
+
+    A count that cannot be read loses no other. None if nothing can be read, as for ``null`` and ``{}``.
+    """
+    try:
+        usage = _OBJECT.decode(value)
+    except (msgspec.MsgspecError, RecursionError, ValueError):
+        return None
+    found = Usage(
+        prompt_tokens=_count(usage, "prompt_tokens", "input_tokens"),
+        completion_tokens=_count(usage, "completion_tokens", "output_tokens"),
+        total_tokens=_count(usage, "total_tokens"),
+        cached_tokens=_cached(usage),
+    )
+    return None if found == _NOTHING else found
+
+
+def _count(usage: dict[str, object], *names: str) -> int | None:
+    for name in names:
+        match usage.get(name):
+            case bool():
+                continue
+            case int() as count if 0 <= count <= _LARGEST:
+                return count
+            case float() as count if 0 <= count <= _LARGEST and count.is_integer():
+                return int(count)
+            case _:
+                continue
+    return None
+
+
+def _cached(usage: dict[str, object]) -> int | None:
+    for name in ("prompt_tokens_details", "input_tokens_details"):
+        details = usage.get(name)
+        if isinstance(details, dict):
+            count = _count(cast("dict[str, object]", details), "cached_tokens")
+            if count is not None:
+                return count
+    return None
+
+
+_NOTHING: Final = Usage(None, None, None, None)
