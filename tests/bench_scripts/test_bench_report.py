@@ -9,7 +9,7 @@ import pytest
 
 from bench import cost
 from bench.event_leg import EventCost
-from bench.report import Check, Rounds, status, table, write_json
+from bench.report import Check, Rounds, status, table, verdict, write_json
 from bench.request_leg import RequestCost
 
 
@@ -36,6 +36,12 @@ def test_ratios_are_those_of_neighbouring_rounds() -> None:
 def test_a_required_ratio_decides(require: float | None, expected: int) -> None:
     seen = {"trioproxy": costs(40), "haproxy": costs(20), cost.DIRECT: costs(0)}
     assert status(cost.check(seen, require), required=require is not None) == expected
+
+
+def test_a_failed_check_is_told_and_counts_if_it_is_required() -> None:
+    checks = [Check("one", True), Check("two", False)]
+    assert verdict(checks) == "holds  one\nFAILS  two"
+    assert [status(checks, required=required) for required in (False, True)] == [0, 1]
 
 
 def test_merged_events_fail() -> None:
