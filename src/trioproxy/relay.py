@@ -33,6 +33,10 @@ class Pace(Protocol):
         """The client does not take what is there for it; the relay waits for it now."""
         ...
 
+    def unblocked(self) -> None:
+        """The client has taken it."""
+        ...
+
 
 @final
 class Relay:
@@ -90,6 +94,7 @@ class Relay:
             if unsent:
                 self._pace.blocked()
                 await writer.send(unsent)
+                self._pace.unblocked()
             self._observe()
             if decoder.done:
                 writer.complete = True
