@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import shutil
 import signal
 import socket
@@ -15,7 +16,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple, NoReturn
 
@@ -38,11 +40,11 @@ class Running(NamedTuple):
     port: int
 
 
-def trioproxy(listen: int, upstream: int, _: Path) -> list[str]:
-    """The reference proxy of this checkout (or whichever `trioproxy` is first on the module path)."""
+def trioproxy(listen: int, upstream: int, _: Path, *, options: Sequence[str] = ()) -> list[str]:
+    """The reference proxy: the `trioproxy` that is first on the module path, with further options of `serve`."""
     start = "import sys; from trioproxy.cli import main; sys.exit(main())"
     serve = ["serve", "--listen", f"127.0.0.1:{listen}", "--upstream", f"http://127.0.0.1:{upstream}"]
-    return [sys.executable, "-c", start, *serve]
+    return [sys.executable, "-c", start, *serve, *options]
 
 
 def haproxy(listen: int, upstream: int, directory: Path) -> list[str]:
@@ -75,6 +77,11 @@ backend upstream
 
 
 PEERS: Final[dict[str, Command]] = {"trioproxy": trioproxy, "haproxy": haproxy}
+
+
+def peers_with(serve: str) -> dict[str, Command]:
+    """All proxies, trioproxy's `serve` with the options in `serve`, written as in a shell."""
+    return {**PEERS, "trioproxy": partial(trioproxy, options=shlex.split(serve))}
 
 
 @contextlib.contextmanager

@@ -65,9 +65,9 @@ def test_events_without_a_proxy(probe: Probe, in_steps: bool) -> None:
 def test_a_crowd_without_a_proxy(probe: Probe) -> None:
     with gathered(probe.loop, probe.origin, probe.origin.port, count=5, size=100_000) as crowd:
         probe.origin.pause()
-        crowd.upload_until_full()
+        crowd.upload_but_the_end()
         probe.origin.resume()
-        crowd.wait_uploaded()
+        crowd.upload_end()
         crowd.begin()
         crowd.end()
 
