@@ -19,7 +19,7 @@ from bench import process
 from bench.event_leg import EventCost, measure_events
 from bench.origin import Origin, serving
 from bench.peers import PEERS, PeerError, Running, end_on_sigterm, peers_with, running
-from bench.report import Check, Rounds, status, table, verdict, write_json
+from bench.report import Check, Rounds, status, table, told, verdict, write_json
 from bench.request_leg import RequestCost, measure_requests
 from bench.wire import Loop, ProbeError
 
@@ -68,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         costs = measure(options)
     except (PeerError, ProbeError) as error:
-        print(f"bench.cost: {error}", file=sys.stderr)
+        print(f"bench.cost: {told(error)}", file=sys.stderr)
         return 1
     checks = check(costs, options.require)
     print(render(costs))

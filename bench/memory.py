@@ -1,7 +1,7 @@
 """`python -m bench.memory`: what a proxy holds of requests that it has forwarded and of responses nobody reads.
 
 Lives here: which processes are started, when memory is read, the table, the checks. Each figure is of a fresh
-process, and the difference to the same process when idle; memory is the proportional set size of the process tree.
+process, and the difference to the same process when idle; memory is what `process.pss` says it is.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from bench.crowd import gathered
 from bench.flood import Flood, flood
 from bench.origin import Origin, serving
 from bench.peers import PEERS, Command, PeerError, end_on_sigterm, peers_with, running
-from bench.report import Check, status, table, verdict, write_json
+from bench.report import Check, status, table, told, verdict, write_json
 from bench.wire import Loop, ProbeError
 
 KIB: Final = 2**10
@@ -267,7 +267,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         try:
             memories[name] = measure(name, options, peers_with(options.serve))
         except (PeerError, ProbeError) as error:
-            print(f"bench.memory: {name}: {error}", file=sys.stderr)
+            print(f"bench.memory: {name}: {told(error)}", file=sys.stderr)
             return 1
     checks = [one for name, memory in memories.items() for one in check(name, memory)]
     print(f"{render(memories)}\n\n{verdict(checks)}")

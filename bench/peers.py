@@ -23,6 +23,8 @@ from typing import Final, NamedTuple, NoReturn
 
 START_TIMEOUT: Final = 15.0
 STOP_TIMEOUT: Final = 5.0
+_SHOWN: Final = 4000
+"""Characters of a proxy's output that are shown, the last ones."""
 
 Command = Callable[[int, int, Path], list[str]]
 """From the port to listen on, the upstream's port and a directory for files: the command line."""
@@ -88,7 +90,9 @@ def peers_with(serve: str) -> dict[str, Command]:
 def running(name: str, upstream: int, peers: dict[str, Command] = PEERS) -> Generator[Running]:
     """Start the proxy `name` in front of the port `upstream`; it is ended, with its children, on the way out.
 
-    :raises PeerError: it is not there, ended, or did not accept a connection in time; with what it printed.
+    What it printed is a note on any exception that ends its use.
+
+    :raises PeerError: it is not there, ended, or did not accept a connection in time.
     """
     with tempfile.TemporaryDirectory(prefix=f"bench-{name}-") as made:
         directory = Path(made)
@@ -104,8 +108,11 @@ def running(name: str, upstream: int, peers: dict[str, Command] = PEERS) -> Gene
                 start_new_session=True,
             )
         try:
-            _wait_for(child, port, name, output)
+            _wait_for(child, port, name)
             yield Running(name, child.pid, port)
+        except Exception as error:
+            error.add_note(f"{name} printed:\n{output.read_text(errors='replace')[-_SHOWN:]}")
+            raise
         finally:
             _stop(child)
 
@@ -126,7 +133,7 @@ def _free_port() -> int:
         return port
 
 
-def _wait_for(child: subprocess.Popen[bytes], port: int, name: str, output: Path) -> None:
+def _wait_for(child: subprocess.Popen[bytes], port: int, name: str) -> None:
     deadline = time.monotonic() + START_TIMEOUT
     while True:
         with contextlib.suppress(ConnectionRefusedError), socket.create_connection(("127.0.0.1", port), timeout=1):
@@ -134,7 +141,7 @@ def _wait_for(child: subprocess.Popen[bytes], port: int, name: str, output: Path
         status = child.poll()
         if status is not None or time.monotonic() > deadline:
             why = "did not listen in time" if status is None else f"ended with status {status}"
-            raise PeerError(f"{name} {why}; it printed:\n{output.read_text(errors='replace')[-2000:]}")
+            raise PeerError(f"{name} {why}")
         time.sleep(0.02)
 
 
