@@ -129,7 +129,9 @@ class ClientConnection:
     async def _read_until_deadline(self) -> None:
         while self._state is not ReadState.CLOSED:
             try:
-                if self._must_wait():
+                if self._state is ReadState.HEAD:
+                    self._received(await self._transport.receive())
+                elif self._must_wait():
                     await self._wait()
                 elif self._receives_in_place():
                     await self._receive_in_place()

@@ -28,7 +28,7 @@ from .net import Transport
 from .phases import ForwardingPhase, RequestPhase, ResponseView
 from .relay import Relay
 from .runtime import Outcome, Phase, Runtime, outcome_of
-from .upload import Upload
+from .upload import Upload, start_nowait
 from .upstream.pool import Lease, Pool
 
 _logger: Final = logging.getLogger("trioproxy")
@@ -268,6 +268,8 @@ class Exchange:
                         await self._connect(lease, pool)
                     except ProxyError as error:
                         failure = error.with_traceback(None)
+                        if error.code is Code.TOTAL_TIMEOUT:
+                            break
                         continue
                 await self._forward(lease, pool, forwarding)
                 return
@@ -290,8 +292,8 @@ class Exchange:
         with trio.move_on_at(min(trio.current_time() + self._deadlines.connect, self._until)):
             await lease.open()
             return
-        if self._failure is not None or trio.current_time() >= self._until:
-            raise self._failure or self._expired()
+        if trio.current_time() >= self._until:
+            raise self._expired()
         raise ProxyError(
             Code.CONNECT_TIMEOUT,
             f"no connection to the upstream {pool.endpoint.url} within {self._deadlines.connect:g} s",
@@ -314,17 +316,19 @@ class Exchange:
         assert transport is not None
         method = forwarding.head.method
         body = forwarding.body
-        upload = Upload(transport, self._upstream_head(forwarding), body, stall=self._deadlines.write_stall)
-        upload.start_nowait()
-        if upload.complete:
+        upstream_head = self._upstream_head(forwarding)
+        sent, broken = start_nowait(transport, upstream_head, body)
+        if sent == len(upstream_head) + len(body) and isinstance(body, BufferedBody):
             # Only a request without a body can be sent again once it was sent.
             again = lease.reused and not len(body) and method in _IDEMPOTENT
             view = None if again else forwarding.responded()
             self._await(Stage.FIRST_BYTE, self._deadlines.first_byte)
             received = await self._receive_head(transport, method, stale=again)
             return *received, view or forwarding.responded()
-        if lease.reused and upload.broken and upload.sent == 0:
+        if lease.reused and broken and sent == 0:
             raise _StaleConnectionError
+        stall = self._deadlines.write_stall
+        upload = Upload(transport, upstream_head, body, sent=sent, broken=broken, stall=stall)
         return await self._dispatch_slowly(lease, forwarding, transport, upload)
 
     async def _dispatch_slowly(

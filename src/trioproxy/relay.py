@@ -87,7 +87,7 @@ class Relay:
         :raises ClientGone: so did the client.
         :raises ClientStalled: the client takes nothing.
         """
-        decoder, writer = self._decoder, self._writer
+        decoder, writer, observer = self._decoder, self._writer, self._observer
         buffers: list[Buffer] = [head, *self.feed(rest)] if rest else [head, *writer.frame([], last=decoder.done)]
         while True:
             unsent = writer.send_nowait(buffers)
@@ -95,21 +95,18 @@ class Relay:
                 self._pace.blocked()
                 await writer.send(unsent)
                 self._pace.unblocked()
-            self._observe()
+            pieces, self._pieces = self._pieces, ()
+            if observer is not None:
+                # After the send, so that no observer can delay it.
+                for piece in pieces:
+                    observer.feed(piece)
             if decoder.done:
                 writer.complete = True
                 return
+            if pieces:
+                self._pace.progress()
             try:
                 data = await self._source.receive()
             except trio.BrokenResourceError as error:
                 raise ProxyError(Code.UPSTREAM_CLOSED, f"the upstream broke off its response: {error}") from None
             buffers = self.feed(data)
-
-    def _observe(self) -> None:
-        """After the send, so that no observer can delay it."""
-        pieces, self._pieces = self._pieces, ()
-        if pieces:
-            if self._observer is not None:
-                for piece in pieces:
-                    self._observer.feed(piece)
-            self._pace.progress()
