@@ -19,6 +19,7 @@ from __future__ import annotations
 import enum
 import re
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Final, final
 
 from trioproxy.apis.brackets import brackets_outside, stays_between, structure_of
@@ -43,9 +44,9 @@ _WINDOW: Final = 256
 _NEUTRAL: Final = b"\x01"
 
 _SPACES: Final = re.compile(rb"[ \t\n\r]*+")
-_SCALAR: Final = re.compile(rb"[^,\[\]{}: \t\n\r]*+")
+_SCALAR: Final = re.compile(rb'[^",:\[\]{} \t\n\r]*+')
 _TO_BRACKET: Final = re.compile(rb'[^"\[\]{}]*+(?:"[^"]*+"[^"\[\]{}]*+)*+([\[\]{}])')
-_KEY: Final = re.compile(rb"[ !#-\[\]-~]+")
+_KEYS: Final = re.compile(rb"[ !#-\[\]-~]*+")
 
 
 def _end_of(pattern: re.Pattern[bytes], text: bytes, begin: int) -> int:
@@ -148,9 +149,8 @@ class TopLevelScanner:
         depth_limit: int = DEPTH_LIMIT,
         scalars_only: bool = False,
     ) -> None:
-        for key in wanted:
-            if _KEY.fullmatch(key) is None:
-                raise ValueError(f"not printable ASCII, or with a quote or a backslash: {key!r}")
+        if not wanted.isdisjoint((b"",)) or not _KEYS.fullmatch(b"".join(wanted)):
+            raise ValueError(f"a key that is empty, not printable ASCII, or has a quote or a backslash: {wanted!r}")
         self._wanted = set(wanted)
         self._value_limit = value_limit
         self._depth_limit = depth_limit
@@ -302,10 +302,10 @@ class TopLevelScanner:
         for i in hits:
             marked[2 * i + first] = b'"'
         between = structure_of(marked).split(b'"')
-        depth = self._depth
-        for i, brackets in zip(hits, between, strict=False):
-            depth += len(brackets) - 2 * brackets.count(b"]")
-            if depth != 1 or strings[i] not in wanted:
+        depths = accumulate([len(brackets) - 2 * brackets.count(b"]") for brackets in between], initial=self._depth)
+        next(depths)
+        for i in [i for i, depth in zip(hits, depths, strict=False) if depth == 1]:
+            if strings[i] not in wanted:  # no longer: enough of it was collected
                 continue
             part = 2 * i + first
             follows = parts[part + 1].lstrip(_SPACE)

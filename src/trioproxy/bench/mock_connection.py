@@ -286,9 +286,10 @@ class Connection:
         if plan.status is not None:
             await self._send_error(exchange, Refusal(plan.status, "The request asked for this error.", "mock_error"))
         elif plan.is_cut:
-            whole = self._whole(exchange, 200, answer.whole())
             if plan.made:
-                await self._wire.send(whole[: -len(whole) // 2])
+                whole = answer.whole()
+                head = self._head(exchange, 200, JSON, _content_length(whole))
+                await self._wire.send(head + whole[: len(whole) // 2])
             self._cut_off(exchange, plan)
         else:
             await self._send_last(exchange, self._whole(exchange, 200, answer.whole()))
@@ -367,7 +368,7 @@ class Connection:
 
     def _whole(self, exchange: Exchange, status: int, body: bytes) -> bytes:
         """A response with Content-Length."""
-        response = self._head(exchange, status, JSON, (b"content-length", b"%d" % len(body)))
+        response = self._head(exchange, status, JSON, _content_length(body))
         if exchange.method != b"HEAD":
             response += self._http.send(h11.Data(data=body))
         return response + self._http.send(h11.EndOfMessage())
@@ -386,3 +387,7 @@ class Connection:
 
 def _is_completion(exchange: Exchange) -> bool:
     return exchange.method == b"POST" and exchange.path in (CHAT, TEXT)
+
+
+def _content_length(body: bytes) -> tuple[bytes, bytes]:
+    return b"content-length", b"%d" % len(body)

@@ -7,8 +7,6 @@ takes the last byte and leaves could be seen leaving before the sender knew that
 also cheaper, and the referee shares its processor with what it judges. Callers bring their own checkpoints.
 """
 
-# the codes are flake8-async's
-
 from __future__ import annotations
 
 import contextlib
@@ -74,11 +72,13 @@ class SocketWire:
             except OSError:
                 return b""
 
-    async def send(self, data: bytes) -> None:  # why, the top of this file says
+    async def send(self, data: bytes) -> None:
+        # Nothing more goes out once the client was seen to leave. Not a full checkpoint, as the top of this file says.
+        await trio.lowlevel.checkpoint_if_cancelled()
         try:
             sent = self._send_nowait(data)
             if sent == len(data):
-                return  # as above
+                return
             with memoryview(data) as rest:
                 while sent < len(data):
                     await trio.lowlevel.wait_writable(self._socket)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import enum
 import re
 from dataclasses import dataclass
-from typing import Final, NamedTuple, final
+from typing import Final, final
 
 from trioproxy.errors import Code, Fault, ProxyError
 
@@ -102,23 +102,8 @@ def wrong_byte(data: bytes | bytearray, position: int) -> str:
     return f"a control character (0x{byte:02x}) is not allowed in a head"
 
 
-class RequestLine(NamedTuple):
-    """The first line of a request."""
-
-    method: bytes
-    target: bytes
-    minor: int
-
-
-class StatusLine(NamedTuple):
-    """The first line of a response."""
-
-    status: int
-    minor: int
-
-
-def check_request(head: bytes, limits: HeadLimits) -> tuple[RequestLine, int]:
-    """The request line of a well-formed head and the number of its fields.
+def check_request(head: bytes, limits: HeadLimits) -> tuple[bytes, bytes, bool, int]:
+    """Method, target, whether it is HTTP/1.1, and the number of fields of a well-formed head.
 
     Raises BAD_REQUEST, HTTP_VERSION_UNSUPPORTED, METHOD_NOT_ALLOWED (CONNECT), TARGET_TOO_LONG or HEAD_TOO_LARGE.
     """
@@ -126,17 +111,17 @@ def check_request(head: bytes, limits: HeadLimits) -> tuple[RequestLine, int]:
     if match is None:
         raise ProxyError(Code.BAD_REQUEST, _why_request(head))
     method, target, version = match.groups()
-    if version not in _MINOR:
+    if version not in _VERSIONS:
         raise ProxyError(Code.HTTP_VERSION_UNSUPPORTED, f"only HTTP/1.0 and HTTP/1.1 are served, got {quote(version)}")
     if len(target) > limits.target:
         raise target_too_long(limits)
     if method == b"CONNECT":
         raise ProxyError(Code.METHOD_NOT_ALLOWED, "CONNECT is not served: this is no forward proxy")
-    return RequestLine(method, target, _MINOR[version]), _count(head, limits, Fault.CLIENT)
+    return method, target, version == b"1.1", _count(head, limits, Fault.CLIENT)
 
 
-def check_response(head: bytes, limits: HeadLimits) -> tuple[StatusLine, bytes, int]:
-    """The status line of a well-formed head, its reason phrase and the number of its fields.
+def check_response(head: bytes, limits: HeadLimits) -> tuple[int, bytes, bool, int]:
+    """Status, reason phrase, whether it is HTTP/1.1, and the number of fields of a well-formed head.
 
     The reason's space may be missing (`HTTP/1.1 200`), as RFC 9112 section 4 lets it be in practice. Raises
     BAD_RESPONSE.
@@ -145,12 +130,12 @@ def check_response(head: bytes, limits: HeadLimits) -> tuple[StatusLine, bytes, 
     if match is None:
         raise refusal(Fault.UPSTREAM, _why_response(head))
     version, digits, reason = match.groups()
-    if version not in _MINOR:
+    if version not in _VERSIONS:
         raise refusal(Fault.UPSTREAM, f"only HTTP/1.0 and HTTP/1.1 are spoken, got {quote(version)}")
     status = int(digits)
     if not 100 <= status <= 599:
         raise refusal(Fault.UPSTREAM, f"the status must be from 100 to 599, got {status}")
-    return StatusLine(status, _MINOR[version]), (reason or b"").strip(OWS), _count(head, limits, Fault.UPSTREAM)
+    return status, (reason or b"").strip(OWS), version == b"1.1", _count(head, limits, Fault.UPSTREAM)
 
 
 def check_fields(block: bytes, limits: HeadLimits, fault: Fault) -> list[RawField]:
@@ -171,7 +156,7 @@ def target_too_long(limits: HeadLimits) -> ProxyError:
     return ProxyError(Code.TARGET_TOO_LONG, f"the request target must be at most {limits.target} bytes long")
 
 
-_MINOR: Final = {b"1.1": 1, b"1.0": 0}
+_VERSIONS: Final = (b"1.1", b"1.0")
 
 
 def _count(head: bytes, limits: HeadLimits, fault: Fault) -> int:

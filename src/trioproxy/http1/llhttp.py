@@ -11,12 +11,11 @@ from typing import Final, final
 
 import httptools
 
-from .gate import RawField, RequestLine, StatusLine
+from .gate import RawField
 from .parsers import ParserRefusal
 
 _METHODS: Final = frozenset({b"GET", b"POST", b"HEAD", b"PUT", b"PATCH", b"DELETE", b"OPTIONS"})
 _STAND_IN: Final = b"GET"
-_MINOR: Final = {"1.0": 0, "1.1": 1}
 
 
 @final
@@ -25,7 +24,7 @@ class LlhttpParser:
 
     __slots__ = ()
 
-    def request(self, head: bytes) -> tuple[RequestLine, list[RawField]]:
+    def request(self, head: bytes) -> tuple[bytes, bytes, list[RawField]]:
         """See HeadParser.
 
         llhttp knows a fixed list of methods, and some of them change what it reads (PRI, SOURCE). Methods are an open
@@ -34,26 +33,29 @@ class LlhttpParser:
         seen = _Seen()
         parser = httptools.HttpRequestParser(seen)
         method = head[: head.find(b" ")]
-        _feed(parser, head if method in _METHODS else _STAND_IN + head[len(method) :])
         if method in _METHODS:
+            _feed(parser, seen, head)
             method = parser.get_method()
-        return RequestLine(method, seen.target, _MINOR.get(parser.get_http_version(), -1)), seen.fields
+        else:
+            _feed(parser, seen, _STAND_IN + head[len(method) :])
+        return method, seen.target, seen.fields
 
-    def response(self, head: bytes) -> tuple[StatusLine, list[RawField]]:
+    def response(self, head: bytes) -> tuple[int, list[RawField]]:
         """See HeadParser."""
         seen = _Seen()
         parser = httptools.HttpResponseParser(seen)
-        _feed(parser, head)
-        return StatusLine(parser.get_status_code(), _MINOR.get(parser.get_http_version(), -1)), seen.fields
+        _feed(parser, seen, head)
+        return parser.get_status_code(), seen.fields
 
 
 @final
 class _Seen:
     """What the parser calls back with. It has no `on_body` and no `on_message_complete`: nobody asks."""
 
-    __slots__ = ("fields", "target")
+    __slots__ = ("complete", "fields", "target")
 
     def __init__(self) -> None:
+        self.complete = False
         self.target = b""
         self.fields: list[RawField] = []
 
@@ -63,11 +65,18 @@ class _Seen:
     def on_header(self, name: bytes, value: bytes) -> None:
         self.fields.append((name, value))
 
+    def on_headers_complete(self) -> None:
+        self.complete = True
 
-def _feed(parser: httptools.HttpRequestParser | httptools.HttpResponseParser, head: bytes) -> None:
+
+def _feed(parser: httptools.HttpRequestParser | httptools.HttpResponseParser, seen: _Seen, head: bytes) -> None:
+    # How the framing fields go together is for rules.py to judge, the same for every parser: llhttp, left to itself,
+    # refuses a tab after `chunked`, or a 204 that has both fields.
+    parser.set_dangerous_leniencies(lenient_chunked_length=True, lenient_transfer_encoding=True)
+    reason = "it ends too early"
     try:
         parser.feed_data(head)
-    except httptools.HttpParserUpgrade:
-        pass  # said after the whole head; an upgrade never changes what a head says
-    except httptools.HttpParserError as error:
-        raise ParserRefusal(str(error)) from None
+    except (httptools.HttpParserUpgrade, httptools.HttpParserError) as error:
+        reason = str(error)
+    if not seen.complete:  # after that, it speaks of what would follow: an upgrade, or the pause of a 101
+        raise ParserRefusal(reason)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Literal, Protocol
 
-from .gate import RawField, RequestLine, StatusLine
+from .gate import RawField
 
 ParserName = Literal["llhttp"]
 """The parsers there are. The other one to come is h11, for where httptools does not run."""
@@ -20,14 +20,17 @@ class ParserRefusal(Exception):  # noqa: N818 - not an error of ours: a verdict,
 
 
 class HeadParser(Protocol):
-    """Reads one whole head. Keeps nothing between calls. Raises ParserRefusal, and nothing else for any bytes."""
+    """Reads one whole head. Keeps nothing between calls. Raises ParserRefusal, and nothing else for any bytes.
 
-    def request(self, head: bytes) -> tuple[RequestLine, list[RawField]]:
-        """The request line and the fields, as they came."""
+    The version and the reason phrase are the gate's: its pattern has them literally.
+    """
+
+    def request(self, head: bytes) -> tuple[bytes, bytes, list[RawField]]:
+        """Method, target and fields, as they came."""
         ...
 
-    def response(self, head: bytes) -> tuple[StatusLine, list[RawField]]:
-        """The status line and the fields, as they came."""
+    def response(self, head: bytes) -> tuple[int, list[RawField]]:
+        """Status and fields, as they came."""
         ...
 
 

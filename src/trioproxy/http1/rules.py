@@ -13,21 +13,21 @@ from typing import Final
 from trioproxy.errors import Code, Fault, ProxyError
 
 from .fields import tokens
-from .framing import CHUNKED, Framing
+from .framing import CHUNKED, Framing, FramingKind
 from .gate import TOKEN, quote, refusal
 
 LOOK_ALIKES: Final = frozenset({b"content_length", b"transfer_encoding"})
 """Names that servers which map `-` to `_` (CGI, WSGI) take for those that frame the body."""
 
-_length = re.compile(rb"0|[1-9][0-9]{0,17}").fullmatch
 _codings = re.compile(TOKEN + rb"++(?:[ \t]*+,[ \t]*+" + TOKEN + rb"++)*+").fullmatch
 # reg-name of RFC 3986 section 3.2.2 in labels that are not empty; percent-encoding only of what is not ASCII.
-_LABEL: Final = rb"(?:[0-9A-Za-z\-_~!$&'()*+,;=]|%[89A-Fa-f][0-9A-Fa-f])++"
+_LABEL: Final = rb"(?:[0-9A-Za-z\-_~!$&'()*+,;=]++|%[89A-Fa-f][0-9A-Fa-f])++"
+_PORT: Final = rb"(?:6553[0-5]|655[0-2][0-9]|65[0-4][0-9]{2}|6[0-4][0-9]{3}|[0-5]?[0-9]{0,4})"
 _authority = re.compile(
-    rb"(?:" + _LABEL + rb"(?:\." + _LABEL + rb")*+\.?|\[([0-9A-Fa-f:.]{2,45})\])(?::([0-9]{0,5}))?"
+    rb"(?:" + _LABEL + rb"(?:\." + _LABEL + rb")*+\.?|\[[0-9A-Fa-f:.]{2,45}\])(?::" + _PORT + rb")?"
 ).fullmatch
 _absolute = re.compile(rb"[Hh][Tt][Tt][Pp][Ss]?://([^/?]*+)(.*)").fullmatch
-_path = re.compile(rb"(?:[^%?]|%(?!00)[0-9A-Fa-f]{2})*+(?:\?.*)?").fullmatch
+_path = re.compile(rb"(?:[^%?]++|%(?!00)[0-9A-Fa-f]{2})*+(?:\?.*)?").fullmatch
 
 
 def refuse_look_alike(key: bytes, fault: Fault) -> None:
@@ -42,7 +42,7 @@ def framing(length: bytes | None, coding: bytes | None, http_11: bool, fault: Fa
     Raises BAD_REQUEST or TRANSFER_CODING_UNSUPPORTED for a request, BAD_RESPONSE for a response.
     """
     if coding is None:
-        return None if length is None else Framing.of_length(content_length(length, fault))
+        return None if length is None else Framing(FramingKind.LENGTH, content_length(length, fault))
     if length is not None:
         raise refusal(fault, "Content-Length and Transfer-Encoding must not come together")
     if not http_11:
@@ -54,7 +54,8 @@ def framing(length: bytes | None, coding: bytes | None, http_11: bool, fault: Fa
 
 def content_length(value: bytes, fault: Fault) -> int:
     """The length that a Content-Length says, in bytes."""
-    if not _length(value):
+    # Of bytes, isdigit() knows ASCII digits only.
+    if not value.isdigit() or len(value) > 18 or (value[0] == 0x30 and len(value) > 1):
         rule = "Content-Length must be one line of at most 18 digits without leading zeros"
         raise refusal(fault, f"{rule}, got {quote(value)}")
     return int(value)
@@ -73,38 +74,36 @@ def keep_alive(connection: bytes | None, http_11: bool) -> bool:
     """Whether the connection may be used again, by all of its Connection lines (RFC 9112 section 9.3)."""
     if connection is None:
         return http_11
+    if connection == b"keep-alive":  # what nearly all of them say
+        return True
     names = tokens(connection)
     return b"close" not in names and (http_11 or b"keep-alive" in names)
 
 
-def expect_continue(expect: bytes | None) -> bool:
+def expect_continue(expect: bytes) -> bool:
     """Whether 100-continue is expected. Raises EXPECTATION_FAILED for any other expectation."""
-    if expect is None:
-        return False
-    if names := [name for name in tokens(expect) if name != b"100-continue"]:
-        message = f"the only expectation that can be met is 100-continue, got {quote(names[0])}"
+    names = tokens(expect)
+    if unknown := [name for name in names if name != b"100-continue"]:
+        message = f"the only expectation that can be met is 100-continue, got {quote(unknown[0])}"
         raise ProxyError(Code.EXPECTATION_FAILED, message)
-    return True
+    return bool(names)
 
 
-def check_authority(value: bytes, where: str) -> bytes:
-    """A host with an optional port, in the grammar of RFC 3986 section 3.2, without userinfo.
+def check_authority(value: bytes, where: str) -> None:
+    """Refuse what is not a host with an optional port, in the grammar of RFC 3986 section 3.2, without userinfo.
 
     Stricter in three ways: labels are not empty, percent-encoding cannot hide ASCII, the port fits 16 bits.
     """
-    match = _authority(value)
-    if match is None:
-        raise ProxyError(Code.BAD_REQUEST, f"{where} must be a host with an optional port, got {quote(value)}")
-    address, port = match.groups()
-    if port and int(port) > 65535:
-        raise ProxyError(Code.BAD_REQUEST, f"{where} must have a port up to 65535, got {quote(port)}")
-    if address:
+    if not _authority(value):
+        message = f"{where} must be a host and, if any, a port up to 65535, got {quote(value)}"
+        raise ProxyError(Code.BAD_REQUEST, message)
+    if value.startswith(b"["):
+        address = value[1 : value.index(b"]")]
         try:
             ipaddress.IPv6Address(address.decode("ascii"))
         except ValueError:
             message = f"{where} must have an IPv6 address between brackets, got {quote(address)}"
             raise ProxyError(Code.BAD_REQUEST, message) from None
-    return value
 
 
 def split_target(method: bytes, target: bytes) -> tuple[bytes | None, bytes]:

@@ -40,13 +40,15 @@ def response_head(status: int, reason: bytes, fields: Iterable[tuple[bytes, byte
 
 def field_block(fields: Iterable[tuple[bytes, bytes]]) -> bytes:
     """Field lines and the empty line after them."""
-    flat = [part for field in fields for part in field]
-    names, values = flat[::2], flat[1::2]
+    fields = list(fields)
+    if not fields:
+        return b"\r\n"
+    names, values = zip(*fields, strict=True)
     if b"" in names or b"".join(names).translate(None, _TOKEN):
         raise ValueError(f"not all names are tokens: {names!r}")
     if b"".join(values).translate(None, _VALUE):
         raise ValueError("a value has a CR, a LF or another control character")
-    return b"%b\r\n" % b"".join([b"%b: %b\r\n" % field for field in zip(names, values, strict=True)])
+    return b"%b\r\n\r\n" % b"\r\n".join(map(b": ".join, fields))
 
 
 def chunk_prefix(size: int) -> bytes:

@@ -1,0 +1,58 @@
+"""What is forwarded and what ends with its connection."""
+
+from __future__ import annotations
+
+import pytest
+
+from trioproxy.http1 import Field, end_to_end, get, get_all, pairs
+
+
+def fields(*lines: bytes) -> list[Field]:
+    return [(name.lower(), name, value) for name, value in (line.split(b": ") for line in lines)]
+
+
+def kept(*lines: bytes) -> list[bytes]:
+    return [name for _, name, _ in end_to_end(fields(*lines))]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        b"Connection", b"Proxy-Connection", b"Keep-Alive", b"Proxy-Authenticate", b"Proxy-Authorization", b"TE",
+        b"Trailer", b"Transfer-Encoding", b"Upgrade",
+    ],
+)  # fmt: skip
+def test_hop_by_hop_fields_are_dropped_in_any_case(name: bytes) -> None:
+    assert kept(b"A: b", name + b": x", name.upper() + b": x", name.lower() + b": x", b"C: d") == [b"A", b"C"]
+
+
+@pytest.mark.parametrize(
+    "connections",
+    [
+        [b"Connection: x-drop, X-Drop-Too"],
+        [b"Connection: close, X-DROP", b"Connection: keep-alive,\tx-drop-too ,"],
+        [b"Connection: ,,x-drop,x-drop-too,,"],
+    ],
+)
+def test_every_connection_line_names_what_is_dropped(connections: list[bytes]) -> None:
+    assert kept(b"X-Drop: 1", b"X-Keep: 2", *connections, b"x-drop-too: 3", b"X-Drop: 4") == [b"X-Keep"]
+
+
+def test_nominations_never_remove_what_the_next_hop_relies_on() -> None:
+    lines = [b"Host: h", b"Content-Length: 5", b"X-Forwarded-For: a", b"X-Forwarded-Proto: b", b"X-Forwarded-New: c"]
+    nomination = b"Connection: host, content-length, x-forwarded-for, X-Forwarded-Proto, x-forwarded-new, x-other"
+    assert kept(*lines, nomination, b"X-Other: d") == [line.split(b":")[0] for line in lines]
+
+
+def test_repeated_fields_stay_repeated_and_in_order() -> None:
+    assert end_to_end(fields(b"Set-Cookie: a", b"X: y", b"Set-Cookie: b")) == fields(
+        b"Set-Cookie: a", b"X: y", b"Set-Cookie: b"
+    )
+
+
+def test_looking_up() -> None:
+    some = fields(b"A: 1", b"B: 2", b"a: 3")
+    assert get(some, b"a") == b"1"
+    assert get(some, b"c") is None
+    assert get_all(some, b"a") == [b"1", b"3"]
+    assert pairs(some) == [(b"A", b"1"), (b"B", b"2"), (b"a", b"3")]
