@@ -403,7 +403,7 @@ class Exchange:
         if self.writer.started:
             self.writer.keep_alive = False
             return
-        if self._runtime.draining:
+        if self._runtime.draining or not self.body.arrived:
             self.writer.keep_alive = False
         fields, body = refusal(error, self.request_id)
         fields.append((b"date", self._runtime.date()))
