@@ -244,8 +244,8 @@ class Exchange:
     async def _receive_request(self) -> RequestPhase:
         head, self._request = self._request, None
         assert head is not None
-        if isinstance(self.body, BufferedBody) and self.body.stage is BodyStage.RECEIVING:
-            if self._expect_continue and not len(self.body):
+        if isinstance(self.body, BufferedBody) and self.body.stage is not BodyStage.COMPLETE:
+            if self._expect_continue and not len(self.body) and self.body.stage is BodyStage.RECEIVING:
                 await self.writer.send_continue()
             await self.body.wait_complete()
         reader, self._fields = self._fields, None
@@ -403,7 +403,7 @@ class Exchange:
         if self.writer.started:
             self.writer.keep_alive = False
             return
-        if self._runtime.draining:
+        if self._runtime.draining or not self.body.arrived:
             self.writer.keep_alive = False
         fields, body = refusal(error, self.request_id)
         fields.append((b"date", self._runtime.date()))
