@@ -319,7 +319,8 @@ class Exchange:
                 nursery.start_soon(send_rest)
             try:
                 received = await self._receive_head(transport, method, stale=False)
-            except (ProxyError, ClientGone, ClientStalled) as error:
+            except (ProxyError, ClientGone, ClientStalled, trio.ClosedResourceError) as error:
+                # Closed: by an abort. In a group with the Cancelled of one from outside it would get out of ``run``.
                 failure = error.with_traceback(None)
             nursery.cancel_scope.cancel()
         if upload.failure is not None:

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+import trio
+
 from tests.network import Peer, Script
 from tests.scenarios.play import Scenario
 from trioproxy import Deadlines, Limits, Settings
@@ -47,6 +49,18 @@ def asks(*pieces: bytes, mark: bytes = b"ok") -> Script:
 
     async def client(peer: Peer) -> None:
         await peer.send(*pieces)
+        await peer.until(mark)
+
+    return client
+
+
+def asks_slowly(*pieces: bytes, mark: bytes = b"ok") -> Script:
+    """The same, with a second between two pieces, so that each is read by itself."""
+
+    async def client(peer: Peer) -> None:
+        for piece in pieces:
+            await trio.sleep(1)
+            await peer.send(piece)
         await peer.until(mark)
 
     return client
@@ -241,7 +255,7 @@ SCENARIOS: Final = [
         settings=Settings(limits=Limits(body_size=20)),
         refused=1,
     ),
-    scenario("no room for bodies", asks(chat(LARGE)[: -len(LARGE)], LARGE, mark=b"request_id"), {},
+    scenario("no room for bodies", asks_slowly(chat(LARGE)[: -len(LARGE)], LARGE, mark=b"request_id"), {},
         settings=Settings(limits=Limits(bodies_size=1000)), waits=True, refused=1),
     scenario("silent upstream", asks(chat(SMALL), mark=b"request_id"), says_nothing, waits=True, upstream_timeout=1),
     scenario(

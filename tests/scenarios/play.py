@@ -94,6 +94,10 @@ class Ending:
     """Requests that the proxy gave an id to."""
     open_ends: list[str]
     """The proxy's ends of connections that are still open, the pooled ones excepted."""
+    forwarded: int
+    """Requests whose head was sent to an upstream."""
+    forwarded_late: int
+    """Those of them for which that began after the cancel."""
     answers: int
     """Complete final responses among the bytes that were handed over to the client."""
     log: list[str]
@@ -113,6 +117,8 @@ class Stepper(trio.abc.Instrument):
         self.victim = trio.CancelScope()
         self.client: End | None = None
         self.network: Network | None = None
+        self.forwarded_before = 0
+        """Requests whose head had been sent to an upstream before the cancel."""
         self._moves = moves
 
     def before_task_step(self, task: trio.lowlevel.Task) -> None:
@@ -132,6 +138,7 @@ class Stepper(trio.abc.Instrument):
         match move:
             case Move.CANCEL:
                 self.victim.cancel()
+                self.forwarded_before = forwarded(self.network)
             case Move.CLIENT_CLOSES:
                 self.client.close()
             case Move.CLIENT_RESETS:
@@ -200,6 +207,8 @@ async def _stage(scenario: Scenario, kind: Kind, stepper: Stepper, log: list[str
             pooled=pooled,
             begun=int(runtime.next_request_id().rpartition("-")[2], 16) - 1,
             open_ends=[repr(end) for end in (near, *network.dialled) if not end.closed],
+            forwarded=forwarded(network),
+            forwarded_late=forwarded(network) - stepper.forwarded_before if stepper.victim.cancel_called else 0,
             answers=complete_answers(bytes(near.sent)),
             log=log,
         )
@@ -215,6 +224,11 @@ async def _serve_connection(client: ClientConnection, victim: trio.CancelScope) 
 async def _serve_stream(proxy: Proxy, stream: trio.abc.Stream, victim: trio.CancelScope) -> None:
     with victim:
         await proxy.serve_stream(stream)
+
+
+def forwarded(network: Network) -> int:
+    """How many requests have been sent to upstreams, by their heads."""
+    return sum(end.sent.count(b" HTTP/1.1\r\n") for end in network.dialled)
 
 
 def complete_answers(data: bytes) -> int:
