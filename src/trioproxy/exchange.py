@@ -228,6 +228,7 @@ class Exchange:
         failure: ProxyError | None = None
         for pool in pools:
             forwarding.reassign(pool.endpoint)
+            await self._check_wanted()
             with pool.lease() as lease:
                 self._lease = lease
                 if lease.take_idle_nowait() is None:
@@ -252,9 +253,18 @@ class Exchange:
         said = UNKNOWN_FIELDS if reader is None else reader.finish()
         return RequestPhase(self.request_id, head, self.body, said)
 
+    async def _check_wanted(self) -> None:
+        """Raise a cancel, an abort's included, that has come but met this task when it could already run.
+
+        Transports have no checkpoint where they need not wait: without this, the request of a client that has left
+        is still sent.
+        """
+        await trio.lowlevel.checkpoint_if_cancelled()
+
     async def _connect(self, lease: Lease, pool: Pool) -> None:
         with trio.move_on_after(self._deadlines.connect):
             await lease.open()
+            await self._check_wanted()
             return
         raise ProxyError(
             Code.CONNECT_TIMEOUT,
@@ -333,6 +343,7 @@ class Exchange:
         if not upload.complete:
             # An early response ends the upload, and the connection cannot carry another request.
             lease.spoil()
+        await self._check_wanted()
         return *received, view or forwarding.responded()
 
     def _upstream_head(self, forwarding: ForwardingPhase) -> bytes:

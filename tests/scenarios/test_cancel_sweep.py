@@ -109,7 +109,8 @@ def test_leaving_with_the_whole_request() -> None:
     """Request and farewell are read before the request's task has run: no upstream is asked."""
 
     async def client(peer: Peer) -> None:
-        await peer.send(chat(SMALL))
+        await trio.sleep(1)
+        peer.end.send_nowait([chat(SMALL)])  # and closes in the same step
 
     for kind in Kind:
         ending = play(scenario("request and FIN", client, answers(OK)), {}, kind=kind)
@@ -124,7 +125,7 @@ def test_leaving_with_the_whole_second_request() -> None:
         await peer.send(chat(SMALL))
         await peer.until(b"ok")
         await trio.sleep(1)
-        await peer.send(chat(SMALL))
+        peer.end.send_nowait([chat(SMALL)])  # and closes in the same step
 
     ending = play(scenario("request and FIN", client, answers(OK)), {}, kind=Kind.SOCKETS)
     assert ending.statistics.outcomes["completed"] == ending.statistics.outcomes["client_closed"] == 1
