@@ -1,0 +1,289 @@
+"""One exchange in memory, step by step, with something happening at chosen steps, and the account of how it ended.
+
+Lives here: the stage on which a scripted exchange is played, and the state of everything after it. Does not live
+here: the scripts, or what must hold.
+
+A *step* is one resumption of one task by the scheduler. A move is made synchronously before a step, so it falls
+between any two steps that the proxy's tasks can be in. The scheduler's choices are drawn from a seed, so a play can
+be repeated exactly.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+from collections.abc import Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, final
+
+import h11
+import trio
+import trio.testing
+
+from tests.network import End, Network, Script, connection, perform, stream_of
+from trioproxy import Proxy, Settings
+from trioproxy.connection import ClientConnection
+from trioproxy.runtime import Runtime, Statistics
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+PATIENCE: Final = 1000.0
+"""Virtual seconds that a play may take: above every deadline of the proxy."""
+
+
+@final
+class Move(enum.Enum):
+    """What happens to an exchange."""
+
+    CANCEL = "the task that serves the client is cancelled"
+    CLIENT_CLOSES = "the client closes"
+    CLIENT_RESETS = "the client resets"
+    UPSTREAM_CLOSES = "every upstream closes the connections it has"
+    UPSTREAM_RESETS = "every upstream resets the connections it has"
+
+
+@final
+class Kind(enum.Enum):
+    """What the proxy's transports are."""
+
+    SOCKETS = "ends that behave like sockets, to a ClientConnection"
+    STREAMS = "Trio streams, to Proxy.serve_stream"
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Scenario:
+    """A scripted exchange.
+
+    :param client: what the client does.
+    :param ports: what the upstreams do, see ``Network``.
+    :param upstreams: the ports that the proxy forwards to, in order.
+    :param outcomes: how many requests end how if nothing happens.
+    :param waits: whether the proxy waits for a deadline in it, undisturbed.
+    """
+
+    name: str
+    client: Script
+    ports: Mapping[int, Sequence[Script]]
+    upstreams: Sequence[int] = (1,)
+    settings: Settings = field(default_factory=Settings)
+    outcomes: Mapping[str, int]
+    waits: bool = False
+    framed: bool = True
+    """Whether the answers can be counted: one that ends with its connection cannot be told from a cut one."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Ending:
+    """How a play ended."""
+
+    steps: int
+    """How many there were until the proxy was done."""
+    moved: bool
+    """Whether the first move was made before that."""
+    delay: float
+    """Virtual seconds from the first move, or else the start, to the proxy's end; 0: it waited for no deadline."""
+    statistics: Statistics
+    """When the proxy was done and its pools had been emptied."""
+    pooled: int
+    """Upstream connections that were idle in the pools before that."""
+    begun: int
+    """Requests that the proxy gave an id to."""
+    open_ends: list[str]
+    """The proxy's ends of connections that are still open, the pooled ones excepted."""
+    forwarded: int
+    """Requests whose head was sent to an upstream."""
+    forwarded_late: int
+    """Those of them for which that began after the cancel."""
+    answers: int
+    """Complete final responses among the bytes that were handed over to the client."""
+    log: list[str]
+    """What was logged at WARNING and above."""
+
+
+@final
+class Stepper(trio.abc.Instrument):
+    """Counts the scheduler's steps and makes the moves that are due."""
+
+    def __init__(self, moves: Mapping[int, Sequence[Move]]) -> None:
+        self.steps = 0
+        self.made: list[float] = []
+        """When each move was made, in virtual seconds."""
+        self.failures: list[BaseException] = []
+        self.running = False
+        self.victim = trio.CancelScope()
+        self.client: End | None = None
+        self.network: Network | None = None
+        self.forwarded_before = 0
+        """Requests whose head had been sent to an upstream before the cancel."""
+        self._moves = moves
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        """Called by Trio. What is raised here would be swallowed, so it is kept."""
+        if self.running:
+            self.steps += 1
+            for move in self._moves.get(self.steps, ()):
+                self.made.append(trio.current_time())
+                try:
+                    self._make(move)
+                except BaseException as error:  # noqa: BLE001 - Trio would log it and go on
+                    self.failures.append(error)
+
+    def _make(self, move: Move) -> None:
+        assert self.client is not None
+        assert self.network is not None
+        match move:
+            case Move.CANCEL:
+                self.victim.cancel()
+                self.forwarded_before = forwarded(self.network)
+            case Move.CLIENT_CLOSES:
+                self.client.close()
+            case Move.CLIENT_RESETS:
+                self.client.reset()
+            case Move.UPSTREAM_CLOSES:
+                for end in self.network.dialled:
+                    end.peer.close()
+            case Move.UPSTREAM_RESETS:
+                for end in self.network.dialled:
+                    end.peer.reset()
+
+
+def play(scenario: Scenario, moves: Mapping[int, Sequence[Move]], *, kind: Kind, seed: int = 0) -> Ending:
+    """Play a scenario in a Trio run of its own.
+
+    :param moves: by step, from 1.
+    :param seed: of the scheduler's choices.
+    :raises trio.TooSlowError: the proxy did not end within ``PATIENCE``.
+    """
+    stepper = Stepper(moves)
+    with _scheduled_by(seed), _logged() as log:
+        ending = trio.run(
+            _stage,
+            scenario,
+            kind,
+            stepper,
+            log,
+            clock=trio.testing.MockClock(autojump_threshold=0),
+            instruments=[stepper],
+            strict_exception_groups=True,
+        )
+    if stepper.failures:
+        raise ExceptionGroup("a move failed", [e for e in stepper.failures if isinstance(e, Exception)])
+    return ending
+
+
+async def _stage(scenario: Scenario, kind: Kind, stepper: Stepper, log: list[str]) -> Ending:
+    async with trio.open_nursery() as scripts:
+        network = stepper.network = Network(scripts, scenario.ports, streams=kind is Kind.STREAMS)
+        client, near = connection("client")
+        stepper.client = client
+        urls = [f"http://127.0.0.1:{port}" for port in scenario.upstreams]
+        pooled = 0
+        with trio.fail_after(PATIENCE):
+            async with trio.open_nursery() as proxies:
+                stepper.running = True
+                scripts.start_soon(perform, scenario.client, client)
+                if kind is Kind.SOCKETS:
+                    runtime = Runtime(urls, scenario.settings, network.connect)
+                    proxies.start_soon(_serve_connection, ClientConnection(runtime, near, "10.0.0.1"), stepper.victim)
+                else:
+                    proxy = Proxy(urls, settings=scenario.settings, connector=network.connect)
+                    # Statistics do not say how many requests have begun, only how many have ended.
+                    runtime = proxy._runtime  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+                    proxies.start_soon(_serve_stream, proxy, stream_of(near), stepper.victim)
+            stepper.running = False
+            ended = trio.current_time()
+        for pool in runtime.rotation.pools:
+            pooled += pool.idle
+            pool.close_idle()
+        ending = Ending(
+            steps=stepper.steps,
+            moved=bool(stepper.made),
+            delay=ended - (stepper.made[0] if stepper.made else 0.0),
+            statistics=runtime.statistics(),
+            pooled=pooled,
+            begun=int(runtime.next_request_id().rpartition("-")[2], 16) - 1,
+            open_ends=[repr(end) for end in (near, *network.dialled) if not end.closed],
+            forwarded=forwarded(network),
+            forwarded_late=forwarded(network) - stepper.forwarded_before if stepper.victim.cancel_called else 0,
+            answers=complete_answers(bytes(near.sent)),
+            log=log,
+        )
+        scripts.cancel_scope.cancel()
+    return ending
+
+
+async def _serve_connection(client: ClientConnection, victim: trio.CancelScope) -> None:
+    with victim:
+        await client.run()
+
+
+async def _serve_stream(proxy: Proxy, stream: trio.abc.Stream, victim: trio.CancelScope) -> None:
+    with victim:
+        await proxy.serve_stream(stream)
+
+
+def forwarded(network: Network) -> int:
+    """How many requests have been sent to upstreams, by their heads."""
+    return sum(end.sent.count(b" HTTP/1.1\r\n") for end in network.dialled)
+
+
+def complete_answers(data: bytes) -> int:
+    """How many whole final responses there are in what a client was sent, as h11 sees it."""
+    count = 0
+    while data:
+        parser = h11.Connection(h11.CLIENT)
+        parser.send(h11.Request(method="GET", target="/", headers=[("Host", "x")]))
+        parser.send(h11.EndOfMessage())
+        parser.receive_data(data)
+        while (event := parser.next_event()) is not h11.NEED_DATA:
+            if isinstance(event, h11.EndOfMessage):
+                break
+            assert event is not h11.PAUSED
+        else:
+            break
+        count += 1
+        data = parser.trailing_data[0]
+    return count
+
+
+@contextmanager
+def _scheduled_by(seed: int) -> Generator[None]:
+    """Make the scheduler's choices a function of the seed, as Hypothesis does."""
+    from trio._core import _run  # noqa: PLC0415
+
+    deterministic, _run._ALLOW_DETERMINISTIC_SCHEDULING = _run._ALLOW_DETERMINISTIC_SCHEDULING, True
+    state = _run._r.getstate()
+    _run._r.seed(seed)
+    try:
+        yield
+    finally:
+        _run._r.setstate(state)
+        _run._ALLOW_DETERMINISTIC_SCHEDULING = deterministic
+
+
+@contextmanager
+def _logged() -> Generator[list[str]]:
+    """What the proxy logs at WARNING and above."""
+    lines: list[str] = []
+    handler = _Keep(lines)
+    logger = logging.getLogger("trioproxy")
+    logger.addHandler(handler)
+    try:
+        yield lines
+    finally:
+        logger.removeHandler(handler)
+
+
+class _Keep(logging.Handler):
+    def __init__(self, lines: list[str]) -> None:
+        super().__init__(logging.WARNING)
+        self._lines = lines
+        self.setFormatter(logging.Formatter("%(levelname)s %(message)s"))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._lines.append(self.format(record))
+

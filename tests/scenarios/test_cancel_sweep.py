@@ -1,0 +1,140 @@
+"""The cancel sweep: scripted exchanges are ended at every step there is, in every way, and leave nothing behind.
+
+A sweep plays an exchange again and again, with its move one step later each time, until the exchange is over before
+the move is made. Then each step is swept once more with a second move in the middle of the clean-up after the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import pytest
+import trio
+
+from tests.network import Peer
+from tests.scenarios.exchanges import OK, SCENARIOS, SMALL, answers, chat, scenario
+from tests.scenarios.play import Ending, Kind, Move, Scenario, play
+
+LEAVES: Final = frozenset({Move.CANCEL, Move.CLIENT_CLOSES, Move.CLIENT_RESETS})
+"""Moves after which nobody is left to serve."""
+
+STREAM_MOVES: Final = (Move.CANCEL, Move.CLIENT_CLOSES, Move.UPSTREAM_CLOSES)
+"""A stream knows no reset."""
+
+TWICE: Final = (
+    (Move.CANCEL, Move.CLIENT_RESETS),
+    (Move.CLIENT_CLOSES, Move.CANCEL),
+    (Move.CLIENT_RESETS, Move.UPSTREAM_RESETS),
+    (Move.UPSTREAM_RESETS, Move.CANCEL),
+    (Move.UPSTREAM_CLOSES, Move.CLIENT_CLOSES),
+)
+STREAM_TWICE: Final = ((Move.CLIENT_CLOSES, Move.CANCEL), (Move.UPSTREAM_CLOSES, Move.CANCEL))
+GAPS: Final = 4
+"""The second move comes 0 to 3 steps after the first: most clean-ups take no more."""
+
+_BY_NAME: Final = {each.name: each for each in SCENARIOS}
+
+
+def check(played: Scenario, ending: Ending, moves: Sequence[Move], *, kind: Kind) -> None:
+    """What holds whatever happened."""
+    statistics = ending.statistics
+    pool, outcomes = statistics.pool, statistics.outcomes
+    assert not ending.log
+    assert not ending.open_ends
+    assert statistics.connections == 0
+    assert not any(statistics.in_flight.values())
+    assert (pool.idle, pool.held, pool.connecting) == (0, 0, 0)
+    assert (statistics.body_bytes_held, statistics.body_violations) == (0, 0)
+    assert sum(outcomes.values()) == ending.begun
+    assert outcomes["internal_error"] == 0
+    assert ending.forwarded_late == 0
+    if Move.CANCEL not in moves:
+        assert outcomes["drained"] == 0
+    if not moves:
+        assert outcomes["client_closed"] == 0
+    if played.framed:
+        # What counts as completed was handed over whole, and nothing was that does not.
+        own = outcomes["refused"] + outcomes["upstream_error"] + outcomes["upstream_timeout"]
+        assert outcomes["completed"] <= ending.answers <= outcomes["completed"] + own
+    if moves and moves[0] in LEAVES and (kind is Kind.SOCKETS or moves[0] is Move.CANCEL):
+        assert ending.delay == 0
+
+
+@pytest.mark.parametrize("kind", Kind)
+@pytest.mark.parametrize("name", _BY_NAME)
+def test_undisturbed(name: str, kind: Kind) -> None:
+    undisturbed = _BY_NAME[name]
+    ending = play(undisturbed, {}, kind=kind)
+    assert {outcome: n for outcome, n in ending.statistics.outcomes.items() if n} == undisturbed.outcomes
+    assert undisturbed.waits == (ending.delay > 0)
+    check(undisturbed, ending, (), kind=kind)
+
+
+def play_and_check(played: Scenario, moves: Mapping[int, Sequence[Move]], kind: Kind) -> bool:
+    """Play with these moves; returns whether the exchange was not over before the first of them."""
+    try:
+        ending = play(played, moves, kind=kind)
+        if ending.moved:
+            check(played, ending, [move for step in moves.values() for move in step], kind=kind)
+    except Exception as error:
+        error.add_note(f"moves by step: {moves}")
+        raise
+    return ending.moved
+
+
+@pytest.mark.parametrize("kind", Kind)
+@pytest.mark.parametrize("name", _BY_NAME)
+def test_cancel_at_every_step(name: str, kind: Kind) -> None:
+    for move in Move if kind is Kind.SOCKETS else STREAM_MOVES:
+        step = 1
+        while play_and_check(_BY_NAME[name], {step: [move]}, kind):
+            step += 1
+        assert step > 5
+
+
+@pytest.mark.parametrize("kind", Kind)
+@pytest.mark.parametrize("name", _BY_NAME)
+def test_second_move_during_clean_up(name: str, kind: Kind) -> None:
+    for number, (first, second) in enumerate(TWICE if kind is Kind.SOCKETS else STREAM_TWICE):
+        step, moved = 1, True
+        while moved:
+            gap = (step + number) % GAPS
+            moves = {step: [first], step + gap: [second]} if gap else {step: [first, second]}
+            moved = play_and_check(_BY_NAME[name], moves, kind)
+            step += 1
+
+
+def test_leaving_with_the_whole_request() -> None:
+    """Request and farewell are read before the request's task has run: no upstream is asked."""
+
+    async def client(peer: Peer) -> None:
+        await trio.sleep(1)
+        peer.end.send_nowait([chat(SMALL)])  # and closes in the same step
+
+    for kind in Kind:
+        ending = play(scenario("request and FIN", client, answers(OK)), {}, kind=kind)
+        assert ending.statistics.outcomes["client_closed"] == ending.begun == 1
+        assert ending.forwarded == 0
+
+
+def test_leaving_with_the_whole_second_request() -> None:
+    """The same where a connection to the upstream is at hand: it is not wasted either."""
+
+    async def client(peer: Peer) -> None:
+        await peer.send(chat(SMALL))
+        await peer.until(b"ok")
+        await trio.sleep(1)
+        peer.end.send_nowait([chat(SMALL)])  # and closes in the same step
+
+    ending = play(scenario("request and FIN", client, answers(OK)), {}, kind=Kind.SOCKETS)
+    assert ending.statistics.outcomes["completed"] == ending.statistics.outcomes["client_closed"] == 1
+    assert ending.forwarded == 1
+    assert ending.pooled == 1
+
+
+def test_play_is_repeatable() -> None:
+    for step in range(1, 25):
+        moves = {step: [Move.CLIENT_RESETS]}
+        first, second = (play(_BY_NAME["keep-alive"], moves, kind=Kind.SOCKETS) for _ in range(2))
+        assert first == second

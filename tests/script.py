@@ -1,0 +1,248 @@
+"""A conversation through a proxy, written as a script: what arrives on each side, and what must leave on each side.
+
+Lives here: clients and model servers on memory streams, under the virtual clock of the test. Does not live here:
+what is right.
+
+``says`` sends; ``hears`` states everything that has come since the last ``hears``, once nothing moves any more. Bytes
+that no line of the script expected fail the test at its end, as do connections that nobody asked for, requests still
+in flight, bytes still held, and errors in the log.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from typing import Final, final
+
+import trio
+from trio.testing import memory_stream_pair, wait_all_tasks_blocked
+
+from trioproxy import Proxy, Settings
+from trioproxy.net import Address, StreamTransport, Transport
+
+CLIENT: Final = "192.0.2.7"
+"""The address that each client has."""
+_WILDCARDS: Final = {
+    "<id>": r"[0-9a-f]{8}-[0-9a-f]+",
+    "<via>": r"trioproxy-[0-9a-f]{8}",
+    "<date>": r"[A-Z][a-z]{2}, [0-9]{2} [A-Z][a-z]{2} [0-9]{4} [0-9]{2}:[0-9]{2}:[0-9]{2} GMT",
+}
+DEFAULTS: Final = Settings()
+
+
+def message(*lines: str, body: str = "") -> str:
+    """A head of these lines, and a body."""
+    return "\r\n".join([*lines, "", ""]) + body
+
+
+def get(path: str = "/", *fields: str) -> str:
+    """A request without a body."""
+    return message(f"GET {path} HTTP/1.1", "Host: a", *fields)
+
+
+def post(body: str, path: str = "/x", *fields: str) -> str:
+    """A request with a body of known length."""
+    return message(f"POST {path} HTTP/1.1", "Host: a", *fields, f"Content-Length: {len(body)}", body=body)
+
+
+def forwarded(line: str, *fields: str, length: int | None = None, chunked: bool = False, body: str = "") -> str:
+    """A request for ``Host: a`` as the upstream gets it: with these fields of the client's, then the proxy's own."""
+    ours = ["x-request-id: <id>", "via: 1.1 <via>", f"x-forwarded-for: {CLIENT}", "x-forwarded-proto: http"]
+    ours.append("x-forwarded-host: a")
+    if length is not None:
+        ours.append(f"content-length: {length}")
+    if chunked:
+        ours.append("transfer-encoding: chunked")
+    return message(line, "Host: a", *fields, *ours, body=body)
+
+
+def relayed(*lines: str, body: str = "", more: Sequence[str] = ()) -> str:
+    """A response of the upstream as the client gets it.
+
+    :param more: fields that follow those which the proxy adds to each.
+    """
+    return message(*lines, "date: <date>", "x-request-id: <id>", *more, body=body)
+
+
+def _pattern(expected: str) -> re.Pattern[str]:
+    parts = re.split("(" + "|".join(_WILDCARDS) + ")", expected)
+    return re.compile("".join(_WILDCARDS.get(part, re.escape(part)) for part in parts), re.DOTALL)
+
+
+@final
+class Peer:
+    """A client, or a model server's end of one connection."""
+
+    def __init__(self, name: str, stream: trio.StapledStream[trio.abc.SendStream, trio.abc.ReceiveStream]) -> None:
+        self.name = name
+        self.ended = False
+        self.heard = ""
+        self._stream = stream
+
+    async def listen(self) -> None:
+        """Take in what comes, for the length of the conversation."""
+        try:
+            while data := await self._stream.receive_some(65536):
+                self.heard += bytes(data).decode("latin-1")
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            pass
+        self.ended = True
+
+    async def says(self, text: str) -> None:
+        """Send."""
+        await self._stream.send_all(text.encode("latin-1"))
+
+    async def hears(self, expected: str) -> None:
+        """Everything that has come since the last time, and nothing else."""
+        heard = await self.takes()
+        assert _pattern(expected).fullmatch(heard), f"{self.name} heard\n{heard!r}\nbut not\n{expected!r}"
+
+    async def takes(self) -> str:
+        """What has come since the last time, for a look of its own."""
+        await wait_all_tasks_blocked()
+        heard, self.heard = self.heard, ""
+        return heard
+
+    async def hears_nothing(self) -> None:
+        """Nothing has come, and the connection stands."""
+        await self.hears("")
+        assert not self.ended, f"the connection of {self.name} has ended"
+
+    async def hears_end(self) -> None:
+        """The proxy has closed the connection, and nothing came before that."""
+        await self.hears("")
+        assert self.ended, f"the connection of {self.name} has not ended"
+
+    async def hears_refusal(self, status: int, code: str, *, closes: bool = True) -> str:
+        """An error of the proxy's own: its status, its code, its form; returns all of it."""
+        heard = await self.takes()
+        head, _, body = heard.partition("\r\n\r\n")
+        assert head.startswith(f"HTTP/1.1 {status} "), f"{self.name} heard {heard!r}"
+        assert re.fullmatch(
+            r'\{"error":\{"message":"[^"].*","type":"[a-z_]+","code":"' + code + r'","param":(?:null|"[a-z_]+"),'
+            r'"request_id":"[0-9a-f]{8}-[0-9a-f]+"\}\}',
+            body,
+        ), body
+        fields = head.split("\r\n")[1:]
+        assert f"content-length: {len(body)}" in fields
+        assert "content-type: application/json" in fields
+        assert any(field.startswith("date: ") for field in fields)
+        (request_id,) = [field.removeprefix("x-request-id: ") for field in fields if field.startswith("x-request-id")]
+        assert f'"request_id":"{request_id}"' in body
+        assert ("connection: close" in fields) == closes, head
+        return heard
+
+    async def ends(self) -> None:
+        """Say nothing more, and go on listening."""
+        await self._stream.send_stream.aclose()
+
+    async def leaves(self) -> None:
+        """Close the connection."""
+        await self._stream.aclose()
+
+
+@final
+class Conversation:
+    """A proxy with its clients and its upstreams."""
+
+    def __init__(self, nursery: trio.Nursery, settings: Settings, upstreams: int) -> None:
+        urls = [f"http://10.0.0.{number}:80" for number in range(1, upstreams + 1)]
+        self.proxy: Final = Proxy(urls, settings=settings, connector=self._connect)
+        self.refusing: set[str] = set()
+        """Upstreams, such as ``10.0.0.1``, that refuse connections."""
+        self.silent: set[str] = set()
+        """Upstreams that do not answer to an attempt to connect."""
+        self.dialled: list[str] = []
+        self._nursery: Final = nursery
+        self._peers: list[Peer] = []
+        self._opened: list[Peer] = []
+        self._transports: list[StreamTransport] = []
+
+    async def client(self) -> Peer:
+        """A client that has just connected."""
+        near, far = memory_stream_pair()
+        peer = self._peer("the client", near)
+        self._nursery.start_soon(self.proxy.serve_stream, far, CLIENT)
+        await wait_all_tasks_blocked()
+        return peer
+
+    async def upstream(self) -> Peer:
+        """The model server's end of the next connection that the proxy has opened."""
+        await wait_all_tasks_blocked()
+        assert self._opened, "the proxy has not opened a connection"
+        return self._opened.pop(0)
+
+    def count(self, kind: str) -> int:
+        """How many requests have had this outcome."""
+        return self.proxy.statistics().outcomes[kind]
+
+    def check(self) -> None:
+        """Nothing was said that no line of the script expected."""
+        for peer in self._peers:
+            assert not peer.heard, f"nothing in the script expected {peer.name} to hear\n{peer.heard!r}"
+        assert not self._opened, "nothing in the script expected a connection to an upstream"
+
+    def check_over(self) -> None:
+        """After the end, everything is as if nothing had been."""
+        now = self.proxy.statistics()
+        assert now.in_flight == {"request": 0, "forwarding": 0, "response": 0}
+        assert (now.connections, now.body_bytes_held, now.body_violations) == (0, 0, 0)
+        assert (now.pool.idle, now.pool.held, now.pool.connecting) == (0, 0, 0)
+        assert all(transport.closed for transport in self._transports)
+
+    def _peer(self, name: str, stream: trio.StapledStream[trio.abc.SendStream, trio.abc.ReceiveStream]) -> Peer:
+        peer = Peer(name, stream)
+        self._peers.append(peer)
+        self._nursery.start_soon(peer.listen)
+        return peer
+
+    async def _connect(self, address: Address) -> Transport:
+        host = str(address.sockaddr[0])
+        self.dialled.append(host)
+        await trio.lowlevel.checkpoint()
+        if host in self.refusing:
+            raise ConnectionRefusedError(111, "Connection refused")
+        if host in self.silent:
+            await trio.sleep_forever()
+        near, far = memory_stream_pair()
+        self._opened.append(self._peer(host, far))
+        self._transports.append(StreamTransport(near))
+        return self._transports[-1]
+
+
+@final
+class _Errors(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.records: list[logging.LogRecord] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep it."""
+        self.records.append(record)
+
+
+@asynccontextmanager
+async def conversation(
+    settings: Settings = DEFAULTS, *, upstreams: int = 1, failures: int = 0
+) -> AsyncGenerator[Conversation, None]:
+    """A conversation, checked when the block ends without an error.
+
+    :param failures: how many errors the proxy is to log.
+    """
+    errors = _Errors()
+    logger = logging.getLogger("trioproxy")
+    logger.addHandler(errors)
+    try:
+        async with trio.open_nursery() as nursery:
+            talk = Conversation(nursery, settings, upstreams)
+            yield talk
+            await wait_all_tasks_blocked()
+            talk.check()
+            nursery.cancel_scope.cancel()
+        talk.check_over()
+        logged = [f"{record.getMessage()}: {record.exc_info}" for record in errors.records]
+        assert len(logged) == failures, logged
+    finally:
+        logger.removeHandler(errors)
