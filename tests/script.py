@@ -174,6 +174,13 @@ class Conversation:
         assert self._opened, "the proxy has not opened a connection"
         return self._opened.pop(0)
 
+    def answering(self, host: str) -> Peer:
+        """The newest connection to this upstream, opened just now or before."""
+        peer = next(peer for peer in reversed(self._peers) if peer.name == host)
+        if peer in self._opened:
+            self._opened.remove(peer)
+        return peer
+
     def count(self, kind: str) -> int:
         """How many requests have had this outcome."""
         return self.proxy.statistics().outcomes[kind]

@@ -230,13 +230,18 @@ class Exchange:
             forwarding.reassign(pool.endpoint)
             with pool.lease() as lease:
                 self._lease = lease
-                if lease.take_idle_nowait() is None:
+                if lease.take_idle_nowait() is not None:
                     try:
-                        await self._connect(lease, pool)
-                    except ProxyError as error:
-                        failure = error.with_traceback(None)
-                        continue
-                await self._forward(lease, pool, forwarding)
+                        await self._forward(lease, forwarding)
+                        return
+                    except _StaleConnectionError:
+                        pass  # once more, on a fresh connection
+                try:
+                    await self._connect(lease, pool)
+                except ProxyError as error:
+                    failure = error.with_traceback(None)
+                    continue
+                await self._forward(lease, forwarding)
                 return
         assert failure is not None
         raise failure
@@ -261,13 +266,9 @@ class Exchange:
             f"no connection to the upstream {pool.endpoint.url} within {self._deadlines.connect:g} s",
         )
 
-    async def _forward(self, lease: Lease, pool: Pool, forwarding: ForwardingPhase) -> None:
+    async def _forward(self, lease: Lease, forwarding: ForwardingPhase) -> None:
         method = forwarding.head.method
-        try:
-            head, rest, view = await self._dispatch(lease, forwarding)
-        except _StaleConnectionError:
-            await self._connect(lease, pool)
-            head, rest, view = await self._dispatch(lease, forwarding)
+        head, rest, view = await self._dispatch(lease, forwarding)
         self._enter(Phase.RESPONSE)
         await self._respond(lease, method, head, rest, view)
 
@@ -280,19 +281,19 @@ class Exchange:
         body = forwarding.body
         upload = Upload(transport, self._upstream_head(forwarding), body, stall=self._deadlines.write_stall)
         upload.start_nowait()
+        # Only a request without a body can be sent again once it was sent.
+        again = lease.reused and isinstance(body, BufferedBody) and not len(body) and method in _IDEMPOTENT
         if upload.complete:
-            # Only a request without a body can be sent again once it was sent.
-            again = lease.reused and not len(body) and method in _IDEMPOTENT
             view = None if again else forwarding.responded()
             self._await(Stage.FIRST_BYTE, self._deadlines.first_byte)
             received = await self._receive_head(transport, method, stale=again)
             return *received, view or forwarding.responded()
         if lease.reused and upload.broken and upload.sent == 0:
             raise _StaleConnectionError
-        return await self._dispatch_slowly(lease, forwarding, transport, upload)
+        return await self._dispatch_slowly(lease, forwarding, transport, upload, again=again)
 
     async def _dispatch_slowly(
-        self, lease: Lease, forwarding: ForwardingPhase, transport: Transport, upload: Upload
+        self, lease: Lease, forwarding: ForwardingPhase, transport: Transport, upload: Upload, *, again: bool
     ) -> tuple[ResponseHead, bytes, ResponseView]:
         """The same for a request that does not fit into the socket's buffer: an early response can come."""
         if self._expect_continue and isinstance(forwarding.body, StreamedBody) and not len(forwarding.body):
@@ -308,7 +309,7 @@ class Exchange:
             if upload.failure is not None:
                 nursery.cancel_scope.cancel()
                 return
-            if upload.complete:
+            if upload.complete and not again:
                 view = forwarding.responded()
             self._await(Stage.FIRST_BYTE, self._deadlines.first_byte)
 
@@ -318,8 +319,8 @@ class Exchange:
             else:
                 nursery.start_soon(send_rest)
             try:
-                received = await self._receive_head(transport, method, stale=False)
-            except (ProxyError, ClientGone, ClientStalled) as error:
+                received = await self._receive_head(transport, method, stale=again)
+            except (ProxyError, ClientGone, ClientStalled, _StaleConnectionError) as error:
                 failure = error.with_traceback(None)
             nursery.cancel_scope.cancel()
         if upload.failure is not None:
