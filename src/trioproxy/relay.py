@@ -84,7 +84,11 @@ class Relay:
         :raises ClientStalled: the client takes nothing.
         """
         decoder, writer = self._decoder, self._writer
-        buffers: list[Buffer] = [head, *self.feed(rest)] if rest else [head, *writer.frame([], last=decoder.done)]
+        try:
+            buffers: list[Buffer] = [head, *(self.feed(rest) if rest else writer.frame([], last=decoder.done))]
+        except ProxyError:
+            writer.withdraw()
+            raise
         while True:
             unsent = writer.send_nowait(buffers)
             if unsent:
