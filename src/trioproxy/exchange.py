@@ -70,6 +70,7 @@ class Exchange:
         "_fields",
         "_grain",
         "_lease",
+        "_left",
         "_observer",
         "_peer",
         "_phase",
@@ -106,6 +107,7 @@ class Exchange:
         self._fields = fields
         self._peer = peer
         self._lease: Lease | None = None
+        self._left = math.inf
         self._observer: UsageReader | None = None
         self._phase = Phase.REQUEST
         self._stage = Stage.BODY
@@ -208,7 +210,12 @@ class Exchange:
 
     def blocked(self) -> None:
         """Called by the relay before it waits for the client: that time is not the upstream's."""
+        self._left = self._scope.deadline - trio.current_time()
         self._scope.deadline = self._until
+
+    def resumed(self) -> None:
+        """Called by the relay when the client has taken it: the upstream's time runs on from where it stood."""
+        self._scope.deadline = min(trio.current_time() + self._left, self._until)
 
     def _expired(self) -> ProxyError:
         if self._scope.deadline == self._until or self._stage is Stage.BODY:

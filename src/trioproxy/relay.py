@@ -33,6 +33,10 @@ class Pace(Protocol):
         """The client does not take what is there for it; the relay waits for it now."""
         ...
 
+    def resumed(self) -> None:
+        """The client has taken it; the relay goes on."""
+        ...
+
 
 @final
 class Relay:
@@ -94,6 +98,7 @@ class Relay:
             if unsent:
                 self._pace.blocked()
                 await writer.send(unsent)
+                self._pace.resumed()
             self._observe()
             if decoder.done:
                 writer.complete = True
