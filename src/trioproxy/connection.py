@@ -150,6 +150,8 @@ class ClientConnection:
                 self._set_deadline(math.inf)
             return body.full
         if body.reserve():
+            if self._awaiting_room:
+                self._body_progress()
             return False
         if not self._awaiting_room:
             self._awaiting_room = True
