@@ -221,7 +221,7 @@ class SocketTransport:
             await self._yield()
         while True:
             sent = self.send_nowait(buffers)
-            if sent or not buffers:
+            if sent or not any(map(len, buffers)):
                 self._calls += 1
                 self._spent += sent
                 return sent
