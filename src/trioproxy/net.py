@@ -131,7 +131,7 @@ def rest_of(buffers: Sequence[Buffer], sent: int) -> list[Buffer]:
 class SocketTransport:
     """A transport on a connected, non-blocking TCP socket, which it owns."""
 
-    __slots__ = ("_calls", "_receiving", "_sending", "_sock", "_spent", "closed")
+    __slots__ = ("_calls", "_hangup", "_receiving", "_sending", "_sock", "_spent", "closed")
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
@@ -139,6 +139,8 @@ class SocketTransport:
         self._sending = False
         self._calls = 0
         self._spent = 0
+        self._hangup: int | None = None
+        """The file that wait_hangup waits on."""
         self.closed = False
 
     def __repr__(self) -> str:
@@ -241,10 +243,16 @@ class SocketTransport:
             await trio.sleep_forever()
         if self.closed:
             raise trio.ClosedResourceError("this transport was closed")
+        if self._hangup is not None:
+            raise trio.BusyResourceError("another task is already waiting for this transport to hang up")
         # Trio cannot wait for a hang-up alone, but it can wait for an epoll object that does.
         with contextlib.closing(select.epoll()) as poll:
             poll.register(self._sock.fileno(), _EPOLLRDHUP if half_close else 0)
-            await trio.lowlevel.wait_readable(poll.fileno())
+            self._hangup = poll.fileno()
+            try:
+                await trio.lowlevel.wait_readable(self._hangup)
+            finally:
+                self._hangup = None
 
     def readable_nowait(self) -> bool:
         try:
@@ -265,6 +273,8 @@ class SocketTransport:
         self.closed = True
         # Out of Trio's epoll, and its waiters woken, before the number can belong to another socket.
         trio.lowlevel.notify_closing(self._sock)
+        if self._hangup is not None:
+            trio.lowlevel.notify_closing(self._hangup)
         self._sock.close()
 
     def reset(self) -> None:
