@@ -246,7 +246,11 @@ class SocketTransport:
         if self._hangup is not None:
             raise trio.BusyResourceError("another task is already waiting for this transport to hang up")
         # Trio cannot wait for a hang-up alone, but it can wait for an epoll object that does.
-        with contextlib.closing(select.epoll()) as poll:
+        try:
+            epoll = select.epoll()
+        except OSError:  # no file left for it: as where the system cannot tell
+            await trio.sleep_forever()
+        with contextlib.closing(epoll) as poll:
             poll.register(self._sock.fileno(), _EPOLLRDHUP if half_close else 0)
             self._hangup = poll.fileno()
             try:
@@ -447,7 +451,11 @@ async def listen(host: str, port: int, *, backlog: int = 4096) -> list[socket.so
     :raises OSError: the address is in use, not ours, or unknown.
     """
     sockets: list[socket.socket] = []
-    for listener in await trio.open_tcp_listeners(port, host=host, backlog=backlog):
+    try:
+        listeners = await trio.open_tcp_listeners(port, host=host, backlog=backlog)
+    except UnicodeError:
+        raise OSError(errno.EINVAL, f"{host!r} is not a host name") from None
+    for listener in listeners:
         bound = listener.socket
         sockets.append(socket.socket(bound.family, bound.type, bound.proto, fileno=bound.detach()))
         sockets[-1].setblocking(False)
