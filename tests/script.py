@@ -75,7 +75,7 @@ def _pattern(expected: str) -> re.Pattern[str]:
 class Peer:
     """A client, or a model server's end of one connection."""
 
-    def __init__(self, name: str, stream: trio.StapledStream[trio.abc.SendStream, trio.abc.ReceiveStream]) -> None:
+    def __init__(self, name: str, stream: trio.abc.HalfCloseableStream) -> None:
         self.name = name
         self.ended = False
         self.heard = ""
@@ -136,7 +136,7 @@ class Peer:
 
     async def ends(self) -> None:
         """Say nothing more, and go on listening."""
-        await self._stream.send_stream.aclose()
+        await self._stream.send_eof()
 
     async def leaves(self) -> None:
         """Close the connection."""
@@ -205,7 +205,7 @@ class Conversation:
         assert all(transport.closed for transport in self._transports)
 
     def _peer(
-        self, name: str, stream: trio.StapledStream[trio.abc.SendStream, trio.abc.ReceiveStream], *, deaf: bool
+        self, name: str, stream: trio.abc.HalfCloseableStream, *, deaf: bool
     ) -> Peer:
         peer = Peer(name, stream)
         self._peers.append(peer)

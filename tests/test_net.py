@@ -40,7 +40,7 @@ def tcp_pair() -> tuple[socket.socket, socket.socket]:
 class BareStream(trio.abc.Stream):
     """A stream with nothing but what a stream must have: it cannot be closed without awaiting."""
 
-    def __init__(self, stream: trio.StapledStream[trio.abc.SendStream, trio.abc.ReceiveStream]) -> None:
+    def __init__(self, stream: trio.abc.Stream) -> None:
         self._stream = stream
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
