@@ -144,7 +144,7 @@ class ClientConnection:
 
     def _must_wait(self) -> bool:
         state = self._state
-        if state is ReadState.AHEAD:
+        if state in (ReadState.AHEAD, ReadState.DISCARD):
             return self._ended or len(self._ahead) >= READ_AHEAD
         if state is not ReadState.BODY or self._exchange is None:
             return False
@@ -154,6 +154,8 @@ class ClientConnection:
                 self._set_deadline(math.inf)
             return body.full
         if body.reserve():
+            if self._awaiting_room:
+                self._body_progress()
             return False
         if not self._awaiting_room:
             self._awaiting_room = True
@@ -218,7 +220,10 @@ class ClientConnection:
             self._ahead += data
 
     def _end_of_file(self) -> None:
-        if self._state is ReadState.AHEAD and self._runtime.settings.client_half_close == "allow":
+        allowed = self._runtime.settings.client_half_close == "allow"
+        # A refusal reaches the client in any case: there is nothing to cancel.
+        refused = self._state is ReadState.DISCARD and self._exchange is None
+        if refused or (allowed and self._state in (ReadState.AHEAD, ReadState.DISCARD)):
             self._ended = True
         else:
             self._gone()
@@ -392,7 +397,7 @@ class ClientConnection:
             if writer.open_ended:
                 self._transport.reset()
             self._close()
-        elif arrived and writer.keep_alive and not self._ended and not self._runtime.draining:
+        elif arrived and writer.keep_alive and (self._ahead or not self._ended) and not self._runtime.draining:
             self._state = ReadState.HEAD
             self._set_deadline(trio.current_time() + self._runtime.settings.deadlines.client_keep_alive)
             if self._ahead:

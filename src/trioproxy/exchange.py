@@ -74,6 +74,7 @@ class Exchange:
         "_fields",
         "_lease",
         "_nursery",
+        "_left",
         "_observer",
         "_peer",
         "_phase",
@@ -112,6 +113,7 @@ class Exchange:
         self._alarm = alarm
         self._nursery: trio.Nursery | None = None
         self._lease: Lease | None = None
+        self._left = math.inf
         self._observer: UsageReader | None = None
         self._failure: ProxyError | None = None
         self._phase = Phase.REQUEST
@@ -237,11 +239,13 @@ class Exchange:
 
     def blocked(self) -> None:
         """Called by the relay before it waits for the client: that time is not the upstream's."""
+        self._left = self.deadline - trio.current_time()
         self.deadline = self._until
 
-    def unblocked(self) -> None:
-        """Called by the relay when the client has taken everything."""
-        self._await(self._stage, self._seconds)
+    def resumed(self) -> None:
+        """Called by the relay when the client has taken it: the upstream's time runs on from where it stood."""
+        self.deadline = min(trio.current_time() + self._left, self._until)
+        self._alarm(self.deadline)
 
     def _expired(self) -> ProxyError:
         if self._stage is Stage.BODY or trio.current_time() >= self._until:
@@ -264,15 +268,20 @@ class Exchange:
             await self._check_wanted()
             with pool.lease() as lease:
                 self._lease = lease
-                if lease.take_idle_nowait() is None:
+                if lease.take_idle_nowait() is not None:
                     try:
-                        await self._connect(lease, pool)
-                    except ProxyError as error:
-                        failure = error.with_traceback(None)
-                        if error.code is Code.TOTAL_TIMEOUT:
-                            break
-                        continue
-                await self._forward(lease, pool, forwarding)
+                        await self._forward(lease, forwarding)
+                        return
+                    except _StaleConnectionError:
+                        pass  # once more, on a fresh connection
+                try:
+                    await self._connect(lease, pool)
+                except ProxyError as error:
+                    failure = error.with_traceback(None)
+                    if error.code is Code.TOTAL_TIMEOUT:
+                        break
+                    continue
+                await self._forward(lease, forwarding)
                 return
         assert failure is not None
         raise failure
@@ -309,13 +318,9 @@ class Exchange:
             f"no connection to the upstream {pool.endpoint.url} within {self._deadlines.connect:g} s",
         )
 
-    async def _forward(self, lease: Lease, pool: Pool, forwarding: ForwardingPhase) -> None:
+    async def _forward(self, lease: Lease, forwarding: ForwardingPhase) -> None:
         method = forwarding.head.method
-        try:
-            head, rest, view = await self._dispatch(lease, forwarding)
-        except _StaleConnectionError:
-            await self._connect(lease, pool)
-            head, rest, view = await self._dispatch(lease, forwarding)
+        head, rest, view = await self._dispatch(lease, forwarding)
         self._enter(Phase.RESPONSE)
         await self._respond(lease, method, head, rest, view)
 
@@ -328,21 +333,22 @@ class Exchange:
         body = forwarding.body
         upstream_head = self._upstream_head(forwarding)
         sent, broken = start_nowait(transport, upstream_head, body)
-        if sent == len(upstream_head) + len(body) and isinstance(body, BufferedBody):
-            # Only a request without a body can be sent again once it was sent.
-            again = lease.reused and not len(body) and method in _IDEMPOTENT
+        # Only a request without a body can be sent again once it was sent.
+        again = lease.reused and isinstance(body, BufferedBody) and not len(body) and method in _IDEMPOTENT
+        if isinstance(body, BufferedBody) and sent == len(upstream_head) + len(body):
             view = None if again else forwarding.responded()
             self._await(Stage.FIRST_BYTE, self._deadlines.first_byte)
             received = await self._receive_head(transport, method, stale=again)
             return *received, view or forwarding.responded()
         if lease.reused and broken and sent == 0:
             raise _StaleConnectionError
-        stall = self._deadlines.write_stall
-        upload = Upload(transport, upstream_head, body, sent=sent, broken=broken, stall=stall)
-        return await self._dispatch_slowly(lease, forwarding, transport, upload)
+        upload = Upload(
+            transport, upstream_head, body, sent=sent, broken=broken, stall=self._deadlines.write_stall
+        )
+        return await self._dispatch_slowly(lease, forwarding, transport, upload, again=again)
 
     async def _dispatch_slowly(
-        self, lease: Lease, forwarding: ForwardingPhase, transport: Transport, upload: Upload
+        self, lease: Lease, forwarding: ForwardingPhase, transport: Transport, upload: Upload, *, again: bool
     ) -> tuple[ResponseHead, bytes, ResponseView]:
         """The same for a request that does not fit into the socket's buffer: an early response can come."""
         if self._expect_continue and isinstance(forwarding.body, StreamedBody) and not len(forwarding.body):
@@ -358,7 +364,7 @@ class Exchange:
             if upload.failure is not None:
                 nursery.cancel_scope.cancel()
                 return
-            if upload.complete:
+            if upload.complete and not again:
                 view = forwarding.responded()
             self._await(Stage.FIRST_BYTE, self._deadlines.first_byte)
 
@@ -368,8 +374,14 @@ class Exchange:
             else:
                 nursery.start_soon(send_rest)
             try:
-                received = await self._receive_head(transport, method, stale=False)
-            except (ProxyError, ClientGone, ClientStalled, trio.ClosedResourceError) as error:
+                received = await self._receive_head(transport, method, stale=again)
+            except (
+                ProxyError,
+                ClientGone,
+                ClientStalled,
+                _StaleConnectionError,
+                trio.ClosedResourceError,
+            ) as error:
                 # Closed: by an abort. In a group with the Cancelled of one from outside it would get out of ``run``.
                 failure = error.with_traceback(None)
             nursery.cancel_scope.cancel()

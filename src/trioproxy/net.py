@@ -135,7 +135,7 @@ def rest_of(buffers: Sequence[Buffer], sent: int) -> list[Buffer]:
 class SocketTransport:
     """A transport on a connected, non-blocking TCP socket, which it owns."""
 
-    __slots__ = ("_calls", "_drained", "_receiving", "_sending", "_sock", "_spent", "closed")
+    __slots__ = ("_calls", "_drained", "_hangup", "_receiving", "_sending", "_sock", "_spent", "closed")
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
@@ -144,6 +144,8 @@ class SocketTransport:
         self._calls = 0
         self._spent = 0
         self._drained = False
+        self._hangup: int | None = None
+        """The file that wait_hangup waits on."""
         self.closed = False
 
     def __repr__(self) -> str:
@@ -236,7 +238,7 @@ class SocketTransport:
             await self._yield()
         while True:
             sent = self.send_nowait(buffers)
-            if sent or not buffers:
+            if sent or not any(map(len, buffers)):
                 self._calls += 1
                 self._spent += sent
                 return sent
@@ -256,12 +258,24 @@ class SocketTransport:
             await trio.sleep_forever()
         if self.closed:
             raise trio.ClosedResourceError("this transport was closed")
+        if self._hangup is not None:
+            raise trio.BusyResourceError("another task is already waiting for this transport to hang up")
         # Trio cannot wait for a hang-up alone, but it can wait for an epoll object that does.
-        with contextlib.closing(select.epoll()) as poll:
+        try:
+            epoll = select.epoll()
+        except OSError:  # no file left for it: as where the system cannot tell
+            await trio.sleep_forever()
+        with contextlib.closing(epoll) as poll:
             poll.register(self._sock.fileno(), _EPOLLRDHUP if half_close else 0)
-            await trio.lowlevel.wait_readable(poll.fileno())
+            self._hangup = poll.fileno()
+            try:
+                await trio.lowlevel.wait_readable(self._hangup)
+            finally:
+                self._hangup = None
 
     def readable_nowait(self) -> bool:
+        if self.closed:
+            return True
         if _HAS_POLL:  # half as expensive as a failing recv
             poll = select.poll()
             poll.register(self._sock, select.POLLIN)
@@ -284,6 +298,8 @@ class SocketTransport:
         self.closed = True
         # Out of Trio's epoll, and its waiters woken, before the number can belong to another socket.
         trio.lowlevel.notify_closing(self._sock)
+        if self._hangup is not None:
+            trio.lowlevel.notify_closing(self._hangup)
         self._sock.close()
 
     def reset(self) -> None:
@@ -456,7 +472,11 @@ async def listen(host: str, port: int, *, backlog: int = 4096) -> list[socket.so
     :raises OSError: the address is in use, not ours, or unknown.
     """
     sockets: list[socket.socket] = []
-    for listener in await trio.open_tcp_listeners(port, host=host, backlog=backlog):
+    try:
+        listeners = await trio.open_tcp_listeners(port, host=host, backlog=backlog)
+    except UnicodeError:
+        raise OSError(errno.EINVAL, f"{host!r} is not a host name") from None
+    for listener in listeners:
         bound = listener.socket
         sockets.append(socket.socket(bound.family, bound.type, bound.proto, fileno=bound.detach()))
         sockets[-1].setblocking(False)

@@ -33,8 +33,8 @@ class Pace(Protocol):
         """The client does not take what is there for it; the relay waits for it now."""
         ...
 
-    def unblocked(self) -> None:
-        """The client has taken it."""
+    def resumed(self) -> None:
+        """The client has taken it; the relay goes on."""
         ...
 
 
@@ -88,13 +88,17 @@ class Relay:
         :raises ClientStalled: the client takes nothing.
         """
         decoder, writer, observer = self._decoder, self._writer, self._observer
-        buffers: list[Buffer] = [head, *self.feed(rest)] if rest else [head, *writer.frame([], last=decoder.done)]
+        try:
+            buffers: list[Buffer] = [head, *(self.feed(rest) if rest else writer.frame([], last=decoder.done))]
+        except ProxyError:
+            writer.withdraw()
+            raise
         while True:
             unsent = writer.send_nowait(buffers)
             if unsent:
                 self._pace.blocked()
                 await writer.send(unsent)
-                self._pace.unblocked()
+                self._pace.resumed()
             pieces, self._pieces = self._pieces, ()
             if observer is not None:
                 # After the send, so that no observer can delay it.
