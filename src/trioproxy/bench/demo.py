@@ -249,7 +249,7 @@ def run_demo(*, as_json: bool) -> int:
     except* DemoError as group:
         error = str(_first(group))
     except* OSError as group:
-        error = f"no port or no connection to be had on loopback: {_first(group)}"
+        error = f"the system refuses what the demo needs: {_first(group)}"
     except* KeyboardInterrupt:
         interrupted = True
     if interrupted:
