@@ -56,6 +56,13 @@ class _StaleConnectionError(Exception):
     """A reused connection turned out to be dead before the upstream can have acted on the request."""
 
 
+def _may_send_again(lease: Lease, forwarding: ForwardingPhase) -> bool:
+    """Whether the request may be sent once more if the connection turns out to be dead after it was sent."""
+    body = forwarding.body  # a streamed one may be empty only so far
+    empty = isinstance(body, BufferedBody) and not len(body)
+    return lease.reused and empty and forwarding.head.method in _IDEMPOTENT
+
+
 @final
 class Exchange:
     """One request of one client.
@@ -291,8 +298,7 @@ class Exchange:
         upload = Upload(transport, self._upstream_head(forwarding), body, stall=self._deadlines.write_stall)
         upload.start_nowait()
         if upload.complete:
-            # Only a request without a body can be sent again once it was sent.
-            again = lease.reused and not len(body) and method in _IDEMPOTENT
+            again = _may_send_again(lease, forwarding)
             view = None if again else forwarding.responded()
             self._await(Stage.FIRST_BYTE, self._deadlines.first_byte)
             received = await self._receive_head(transport, method, stale=again)
@@ -308,6 +314,7 @@ class Exchange:
         if self._expect_continue and isinstance(forwarding.body, StreamedBody) and not len(forwarding.body):
             await self.writer.send_continue()
         method = forwarding.head.method
+        again = _may_send_again(lease, forwarding)
         view: ResponseView | None = None
         received: tuple[ResponseHead, bytes] | None = None
         failure: Exception | None = None
@@ -318,7 +325,7 @@ class Exchange:
             if upload.failure is not None:
                 nursery.cancel_scope.cancel()
                 return
-            if upload.complete:
+            if upload.complete and not again:
                 view = forwarding.responded()
             self._await(Stage.FIRST_BYTE, self._deadlines.first_byte)
 
@@ -328,8 +335,8 @@ class Exchange:
             else:
                 nursery.start_soon(send_rest)
             try:
-                received = await self._receive_head(transport, method, stale=False)
-            except (ProxyError, ClientGone, ClientStalled, trio.ClosedResourceError) as error:
+                received = await self._receive_head(transport, method, stale=again)
+            except (_StaleConnectionError, ProxyError, ClientGone, ClientStalled, trio.ClosedResourceError) as error:
                 # Closed: by an abort. In a group with the Cancelled of one from outside it would get out of ``run``.
                 failure = error.with_traceback(None)
             nursery.cancel_scope.cancel()
