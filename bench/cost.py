@@ -18,8 +18,8 @@ from typing import Final, NamedTuple
 from bench import process
 from bench.event_leg import EventCost, measure_events
 from bench.origin import Origin, serving
-from bench.peers import PEERS, PeerError, Running, end_on_sigterm, running
-from bench.report import Check, Rounds, status, table, verdict, write_json
+from bench.peers import PEERS, PeerError, Running, end_on_sigterm, peers_with, running
+from bench.report import Check, Rounds, status, table, told, verdict, write_json
 from bench.request_leg import RequestCost, measure_requests
 from bench.wire import Loop, ProbeError
 
@@ -42,6 +42,7 @@ class Options(argparse.Namespace):
     rate: float
     json: Path | None
     require: float | None
+    serve: str
 
 
 class Costs(NamedTuple):
@@ -67,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         costs = measure(options)
     except (PeerError, ProbeError) as error:
-        print(f"bench.cost: {error}", file=sys.stderr)
+        print(f"bench.cost: {told(error)}", file=sys.stderr)
         return 1
     checks = check(costs, options.require)
     print(render(costs))
@@ -83,11 +84,12 @@ def measure(options: Options) -> dict[str, Costs]:
     :raises PeerError: a proxy could not be started.
     :raises ProbeError: a proxy did something wrong while it was measured.
     """
+    peers = peers_with(options.serve)
     costs = {name: Costs([], [], []) for name in (*options.proxies, DIRECT)}
     with contextlib.ExitStack() as stack:
         loop = stack.enter_context(Loop())
         origin = stack.enter_context(serving(loop))
-        proxies = [stack.enter_context(running(name, origin.port)) for name in options.proxies]
+        proxies = [stack.enter_context(running(name, origin.port, peers)) for name in options.proxies]
         for number in range(options.rounds):
             order = proxies if number % 2 == 0 else proxies[::-1]
             for proxy in order:
@@ -178,6 +180,7 @@ def _parse(arguments: Sequence[str] | None) -> Options:
         prog="python -m bench.cost", description="CPU per small request and per streamed event."
     )
     parser.add_argument("--proxies", nargs="+", choices=sorted(PEERS), default=list(PEERS), help="default: all")
+    parser.add_argument("--serve", default="", metavar="OPTIONS", help="further options of `trioproxy serve`")
     parser.add_argument("--seconds", type=float, default=4.0, help="of each load, each proxy, each round")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--connections", type=int, default=16, help="that send small requests")

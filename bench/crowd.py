@@ -17,7 +17,7 @@ from bench.origin import Origin, OriginWire
 from bench.wire import Loop, ProbeError, Wire, connect
 
 UPLOADED_AT_ONCE: Final = 128 * 2**20
-"""Bytes of bodies under way to the model server at most, unless it has stopped reading."""
+"""Bytes of bodies under way to the model server at most, unless all are asked for at once."""
 _QUIET: Final = 0.5
 """Seconds without a byte taken after which an upload has come to rest."""
 _TIMEOUT: Final = 60.0
@@ -48,14 +48,18 @@ class Crowd:
         """Send all requests; returns when the model server has them, and has sent nothing."""
         at_once = max(1, UPLOADED_AT_ONCE // len(self._body))
         while len(self._clients) < self._count:
-            self._connect()
+            self._connect(post(self._body))
             self._wait(lambda: len(self._clients) - len(self._servers) >= at_once, "uploading")
-        self.wait_uploaded()
+        self._wait_uploaded()
 
-    def upload_until_full(self) -> None:
-        """Send all requests at once to a model server that does not read; returns when no more bytes are taken."""
+    def upload_but_the_end(self) -> None:
+        """Send all requests at once, each without its last byte; returns when no more bytes are taken.
+
+        A proxy that reads bodies whole now holds all of them. (A model server that does not read is not enough: the
+        kernel's buffers to it take some MB a connection.)
+        """
         for _ in range(self._count):
-            self._connect()
+            self._connect(post(self._body)[:-1])
             self._loop.poll(0)
         left, since = self._unsent(), time.perf_counter()
         while time.perf_counter() - since < _QUIET:
@@ -63,9 +67,11 @@ class Crowd:
             if self._unsent() != left:
                 left, since = self._unsent(), time.perf_counter()
 
-    def wait_uploaded(self) -> None:
-        """Wait until the model server has all requests."""
-        self._wait(lambda: len(self._servers) < self._count, "uploading")
+    def upload_end(self) -> None:
+        """Send the last bytes; returns when the model server has all requests."""
+        for client in self._clients:
+            client.send(self._body[-1:])
+        self._wait_uploaded()
 
     def begin(self) -> None:
         """The model server sends its heads; returns when the clients have them."""
@@ -86,9 +92,12 @@ class Crowd:
         for client in self._clients:
             client.close()
 
-    def _connect(self) -> None:
+    def _connect(self, request: bytes) -> None:
         self._clients.append(_Client(self._loop, connect(self._port)))
-        self._clients[-1].send(post(self._body))
+        self._clients[-1].send(request)
+
+    def _wait_uploaded(self) -> None:
+        self._wait(lambda: len(self._servers) < self._count, "uploading")
 
     def _unsent(self) -> int:
         return sum(client.pending for client in self._clients)

@@ -1,7 +1,7 @@
 """`python -m bench.memory`: what a proxy holds of requests that it has forwarded and of responses nobody reads.
 
 Lives here: which processes are started, when memory is read, the table, the checks. Each figure is of a fresh
-process, and the difference to the same process when idle; memory is the proportional set size of the process tree.
+process, and the difference to the same process when idle; memory is what `process.pss` says it is.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from bench import process
 from bench.crowd import gathered
 from bench.flood import Flood, flood
 from bench.origin import Origin, serving
-from bench.peers import PEERS, Command, PeerError, end_on_sigterm, running
-from bench.report import Check, status, table, verdict, write_json
+from bench.peers import PEERS, Command, PeerError, end_on_sigterm, peers_with, running
+from bench.report import Check, status, table, told, verdict, write_json
 from bench.wire import Loop, ProbeError
 
 KIB: Final = 2**10
@@ -49,6 +49,7 @@ class Options(argparse.Namespace):
     hold: float
     json: Path | None
     require: bool
+    serve: str
 
 
 class StreamMemory(NamedTuple):
@@ -66,15 +67,15 @@ class StreamMemory(NamedTuple):
 
 
 class Burst(NamedTuple):
-    """Memory of bodies that were all in the proxy at once, because the upstream did not read, as shares of them."""
+    """Memory of bodies that were under way at once, as shares of their bytes."""
 
     after_large: bool
     bodies: int
     """Bytes of all bodies."""
     peak: float
-    """Held while the upstream did not read."""
+    """Held when all but the last byte of each had been sent, and the upstream did not read."""
     given_back: float
-    """Gone when the upstream had read them, beyond what as many streams of 4 KiB hold."""
+    """Gone when the upstream had them, beyond what as many streams of 4 KiB hold."""
 
 
 class ProxyMemory(NamedTuple):
@@ -131,14 +132,14 @@ class Bench:
         return StreamMemory(size, after_large, count, prefill / count, headed / count)
 
     def burst(self, count: int, size: int, *, after_large: bool) -> Burst:
-        """Upload `count` bodies of `size` while the model server does not read, then let it."""
+        """Upload `count` bodies of `size` but for their ends while the model server does not read, then the ends."""
         own = self.streams(count, SMALL, after_large=after_large).prefill * count
         self._origin.pause()
         with gathered(self._loop, self._origin, self._port, count=count, size=size) as crowd:
-            crowd.upload_until_full()
+            crowd.upload_but_the_end()
             peak = self.growth()
             self._origin.resume()
-            crowd.wait_uploaded()
+            crowd.upload_end()
             left = self.growth()
             crowd.begin()
             crowd.end()
@@ -264,9 +265,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     memories: dict[str, ProxyMemory] = {}
     for name in options.proxies:
         try:
-            memories[name] = measure(name, options)
+            memories[name] = measure(name, options, peers_with(options.serve))
         except (PeerError, ProbeError) as error:
-            print(f"bench.memory: {name}: {error}", file=sys.stderr)
+            print(f"bench.memory: {name}: {told(error)}", file=sys.stderr)
             return 1
     checks = [one for name, memory in memories.items() for one in check(name, memory)]
     print(f"{render(memories)}\n\n{verdict(checks)}")
@@ -298,6 +299,7 @@ def _parse(arguments: Sequence[str] | None) -> Options:
         prog="python -m bench.memory", description="Memory per stream, and of what nobody reads."
     )
     parser.add_argument("--proxies", nargs="+", choices=sorted(PEERS), default=["trioproxy"])
+    parser.add_argument("--serve", default="", metavar="OPTIONS", help="further options of `trioproxy serve`")
     parser.add_argument("--streams", type=int, default=200)
     parser.add_argument("--large-streams", type=int, default=32, help="of 16 MiB prompts")
     parser.add_argument("--settle", type=float, default=1.0, help="seconds before memory is read")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import shutil
 import signal
 import socket
@@ -15,12 +16,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple, NoReturn
 
 START_TIMEOUT: Final = 15.0
 STOP_TIMEOUT: Final = 5.0
+_SHOWN: Final = 4000
+"""Characters of a proxy's output that are shown, the last ones."""
 
 Command = Callable[[int, int, Path], list[str]]
 """From the port to listen on, the upstream's port and a directory for files: the command line."""
@@ -38,11 +42,11 @@ class Running(NamedTuple):
     port: int
 
 
-def trioproxy(listen: int, upstream: int, _: Path) -> list[str]:
-    """The reference proxy of this checkout (or whichever `trioproxy` is first on the module path)."""
+def trioproxy(listen: int, upstream: int, _: Path, *, options: Sequence[str] = ()) -> list[str]:
+    """The reference proxy: the `trioproxy` that is first on the module path, with further options of `serve`."""
     start = "import sys; from trioproxy.cli import main; sys.exit(main())"
     serve = ["serve", "--listen", f"127.0.0.1:{listen}", "--upstream", f"http://127.0.0.1:{upstream}"]
-    return [sys.executable, "-c", start, *serve]
+    return [sys.executable, "-c", start, *serve, *options]
 
 
 def haproxy(listen: int, upstream: int, directory: Path) -> list[str]:
@@ -77,11 +81,18 @@ backend upstream
 PEERS: Final[dict[str, Command]] = {"trioproxy": trioproxy, "haproxy": haproxy}
 
 
+def peers_with(serve: str) -> dict[str, Command]:
+    """All proxies, trioproxy's `serve` with the options in `serve`, written as in a shell."""
+    return {**PEERS, "trioproxy": partial(trioproxy, options=shlex.split(serve))}
+
+
 @contextlib.contextmanager
 def running(name: str, upstream: int, peers: dict[str, Command] = PEERS) -> Generator[Running]:
     """Start the proxy `name` in front of the port `upstream`; it is ended, with its children, on the way out.
 
-    :raises PeerError: it is not there, ended, or did not accept a connection in time; with what it printed.
+    What it printed is a note on any exception that ends its use.
+
+    :raises PeerError: it is not there, ended, or did not accept a connection in time.
     """
     with tempfile.TemporaryDirectory(prefix=f"bench-{name}-") as made:
         directory = Path(made)
@@ -97,8 +108,11 @@ def running(name: str, upstream: int, peers: dict[str, Command] = PEERS) -> Gene
                 start_new_session=True,
             )
         try:
-            _wait_for(child, port, name, output)
+            _wait_for(child, port, name)
             yield Running(name, child.pid, port)
+        except Exception as error:
+            error.add_note(f"{name} printed:\n{output.read_text(errors='replace')[-_SHOWN:]}")
+            raise
         finally:
             _stop(child)
 
@@ -119,7 +133,7 @@ def _free_port() -> int:
         return port
 
 
-def _wait_for(child: subprocess.Popen[bytes], port: int, name: str, output: Path) -> None:
+def _wait_for(child: subprocess.Popen[bytes], port: int, name: str) -> None:
     deadline = time.monotonic() + START_TIMEOUT
     while True:
         with contextlib.suppress(ConnectionRefusedError), socket.create_connection(("127.0.0.1", port), timeout=1):
@@ -127,7 +141,7 @@ def _wait_for(child: subprocess.Popen[bytes], port: int, name: str, output: Path
         status = child.poll()
         if status is not None or time.monotonic() > deadline:
             why = "did not listen in time" if status is None else f"ended with status {status}"
-            raise PeerError(f"{name} {why}; it printed:\n{output.read_text(errors='replace')[-2000:]}")
+            raise PeerError(f"{name} {why}")
         time.sleep(0.02)
 
 

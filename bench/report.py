@@ -52,6 +52,11 @@ def verdict(checks: Sequence[Check]) -> str:
     return "\n".join(f"{'holds' if check.holds else 'FAILS'}  {check.what}" for check in checks)
 
 
+def told(error: Exception) -> str:
+    """An error and its notes."""
+    return "\n".join([str(error), *getattr(error, "__notes__", [])])
+
+
 def status(checks: Sequence[Check], *, required: bool) -> int:
     """The exit status: 1 if the checks are required and one does not hold."""
     return 1 if required and not all(check.holds for check in checks) else 0

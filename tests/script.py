@@ -17,7 +17,7 @@ from contextlib import asynccontextmanager
 from typing import Final, final
 
 import trio
-from trio.testing import memory_stream_pair, wait_all_tasks_blocked
+from trio.testing import lockstep_stream_pair, memory_stream_pair, wait_all_tasks_blocked
 
 from trioproxy import Proxy, Settings
 from trioproxy.net import Address, StreamTransport, Transport
@@ -75,7 +75,7 @@ def _pattern(expected: str) -> re.Pattern[str]:
 class Peer:
     """A client, or a model server's end of one connection."""
 
-    def __init__(self, name: str, stream: trio.StapledStream[trio.abc.SendStream, trio.abc.ReceiveStream]) -> None:
+    def __init__(self, name: str, stream: trio.abc.HalfCloseableStream) -> None:
         self.name = name
         self.ended = False
         self.heard = ""
@@ -136,7 +136,7 @@ class Peer:
 
     async def ends(self) -> None:
         """Say nothing more, and go on listening."""
-        await self._stream.send_stream.aclose()
+        await self._stream.send_eof()
 
     async def leaves(self) -> None:
         """Close the connection."""
@@ -154,16 +154,21 @@ class Conversation:
         """Upstreams, such as ``10.0.0.1``, that refuse connections."""
         self.silent: set[str] = set()
         """Upstreams that do not answer to an attempt to connect."""
+        self.deaf: set[str] = set()
+        """Upstreams that take connections and read nothing."""
         self.dialled: list[str] = []
         self._nursery: Final = nursery
         self._peers: list[Peer] = []
         self._opened: list[Peer] = []
         self._transports: list[StreamTransport] = []
 
-    async def client(self) -> Peer:
-        """A client that has just connected."""
-        near, far = memory_stream_pair()
-        peer = self._peer("the client", near)
+    async def client(self, *, deaf: bool = False) -> Peer:
+        """A client that has just connected.
+
+        :param deaf: it reads nothing, and the network holds nothing for it.
+        """
+        near, far = lockstep_stream_pair() if deaf else memory_stream_pair()
+        peer = self._peer("the client", near, deaf=deaf)
         self._nursery.start_soon(self.proxy.serve_stream, far, CLIENT)
         await wait_all_tasks_blocked()
         return peer
@@ -173,6 +178,13 @@ class Conversation:
         await wait_all_tasks_blocked()
         assert self._opened, "the proxy has not opened a connection"
         return self._opened.pop(0)
+
+    def answering(self, host: str) -> Peer:
+        """The newest connection to this upstream, opened just now or before."""
+        peer = next(peer for peer in reversed(self._peers) if peer.name == host)
+        if peer in self._opened:
+            self._opened.remove(peer)
+        return peer
 
     def count(self, kind: str) -> int:
         """How many requests have had this outcome."""
@@ -192,10 +204,13 @@ class Conversation:
         assert (now.pool.idle, now.pool.held, now.pool.connecting) == (0, 0, 0)
         assert all(transport.closed for transport in self._transports)
 
-    def _peer(self, name: str, stream: trio.StapledStream[trio.abc.SendStream, trio.abc.ReceiveStream]) -> Peer:
+    def _peer(
+        self, name: str, stream: trio.abc.HalfCloseableStream, *, deaf: bool
+    ) -> Peer:
         peer = Peer(name, stream)
         self._peers.append(peer)
-        self._nursery.start_soon(peer.listen)
+        if not deaf:
+            self._nursery.start_soon(peer.listen)
         return peer
 
     async def _connect(self, address: Address) -> Transport:
@@ -206,8 +221,9 @@ class Conversation:
             raise ConnectionRefusedError(111, "Connection refused")
         if host in self.silent:
             await trio.sleep_forever()
-        near, far = memory_stream_pair()
-        self._opened.append(self._peer(host, far))
+        deaf = host in self.deaf
+        near, far = lockstep_stream_pair() if deaf else memory_stream_pair()
+        self._opened.append(self._peer(host, far, deaf=deaf))
         self._transports.append(StreamTransport(near))
         return self._transports[-1]
 

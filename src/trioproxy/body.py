@@ -221,7 +221,8 @@ class BufferedBody:
             if not self._ledger.try_reserve(size - self._reserved):
                 raise overloaded()
             self._reserved = size
-        del self._storage[self._size :]
+        if len(self._storage) > self._size:  # room that a read in place did not fill
+            del self._storage[self._size :]
         self._storage += data
         self._size = size
 

@@ -119,15 +119,19 @@ class ClientConnection:
         while self._state is not ReadState.CLOSED:
             # Deadlines that move into the future are left to fire and are looked at then: they move per request,
             # and moving a scope's costs 2 µs.
-            with trio.CancelScope(deadline=self._deadline) as self._scope:
+            exchange = self._exchange
+            deadline = self._deadline if exchange is None else min(self._deadline, exchange.deadline)
+            with trio.CancelScope(deadline=deadline) as self._scope:
                 await self._read_until_deadline()
-            if self._scope.cancelled_caught and trio.current_time() >= self._deadline:
-                self._expired()
+            if self._scope.cancelled_caught:
+                self._check_deadlines()
 
     async def _read_until_deadline(self) -> None:
         while self._state is not ReadState.CLOSED:
             try:
-                if self._must_wait():
+                if self._state is ReadState.HEAD:
+                    self._received(await self._transport.receive())
+                elif self._must_wait():
                     await self._wait()
                 elif self._receives_in_place():
                     await self._receive_in_place()
@@ -140,7 +144,7 @@ class ClientConnection:
 
     def _must_wait(self) -> bool:
         state = self._state
-        if state is ReadState.AHEAD:
+        if state in (ReadState.AHEAD, ReadState.DISCARD):
             return self._ended or len(self._ahead) >= READ_AHEAD
         if state is not ReadState.BODY or self._exchange is None:
             return False
@@ -150,6 +154,8 @@ class ClientConnection:
                 self._set_deadline(math.inf)
             return body.full
         if body.reserve():
+            if self._awaiting_room:
+                self._body_progress()
             return False
         if not self._awaiting_room:
             self._awaiting_room = True
@@ -214,7 +220,10 @@ class ClientConnection:
             self._ahead += data
 
     def _end_of_file(self) -> None:
-        if self._state is ReadState.AHEAD and self._runtime.settings.client_half_close == "allow":
+        allowed = self._runtime.settings.client_half_close == "allow"
+        # A refusal reaches the client in any case: there is nothing to cancel.
+        refused = self._state is ReadState.DISCARD and self._exchange is None
+        if refused or (allowed and self._state in (ReadState.AHEAD, ReadState.DISCARD)):
             self._ended = True
         else:
             self._gone()
@@ -235,8 +244,19 @@ class ClientConnection:
 
     def _set_deadline(self, deadline: float) -> None:
         self._deadline = deadline
+        self._set_alarm(deadline)
+
+    def _set_alarm(self, deadline: float) -> None:
+        """Have the deadlines looked at then, at the latest."""
         if deadline < self._scope.deadline:
             self._scope.deadline = deadline
+
+    def _check_deadlines(self) -> None:
+        now = trio.current_time()
+        if self._exchange is not None and now >= self._exchange.deadline:
+            self._exchange.expire()
+        if now >= self._deadline:
+            self._expired()
 
     def _body_progress(self) -> None:
         self._awaiting_room = False
@@ -283,6 +303,8 @@ class ClientConnection:
         rest = self._heads.take_rest()
         if rest:
             self._received(rest)
+        elif self._state is ReadState.BODY:
+            self._body_progress()
 
     def _begin(self, head: RequestHead) -> None:
         """Start the exchange that a head asks for."""
@@ -298,7 +320,8 @@ class ClientConnection:
             keep_alive=head.keep_alive and not runtime.draining,
             stall=runtime.settings.deadlines.write_stall,
         )
-        exchange = Exchange(runtime, head, body, None if isinstance(body, StreamedBody) else fields, writer, self._peer)
+        reader = None if isinstance(body, StreamedBody) else fields
+        exchange = Exchange(runtime, head, body, reader, writer, self._peer, self._set_alarm)
         self._exchange = exchange
         self._decoder = decoder
         if decoder.done:
@@ -307,7 +330,6 @@ class ClientConnection:
             body.complete()
         else:
             self._state = ReadState.BODY
-            self._body_progress()
         assert self._nursery is not None
         self._nursery.start_soon(self._serve, exchange)
 
@@ -329,7 +351,6 @@ class ClientConnection:
         exchange, decoder = self._exchange, self._decoder
         assert exchange is not None
         assert decoder is not None
-        self._body_progress()
         try:
             pieces, consumed = decoder.decode(data)
             for piece in pieces:
@@ -340,6 +361,8 @@ class ClientConnection:
             return
         if decoder.done:
             self._body_complete(exchange, data[consumed:])
+        else:
+            self._body_progress()
 
     def _body_complete(self, exchange: Exchange, rest: bytes) -> None:
         self._state = ReadState.AHEAD
@@ -357,9 +380,9 @@ class ClientConnection:
 
     async def _serve(self, exchange: Exchange) -> None:
         # The request's own nursery: whatever works for this request is in it, and it ends when the last of it has.
-        async with trio.open_nursery():
+        async with trio.open_nursery() as nursery:
             try:
-                await exchange.run()
+                await exchange.run(nursery)
             finally:
                 self._settle(exchange.writer, exchange)
 
@@ -374,7 +397,7 @@ class ClientConnection:
             if writer.open_ended:
                 self._transport.reset()
             self._close()
-        elif arrived and writer.keep_alive and not self._ended and not self._runtime.draining:
+        elif arrived and writer.keep_alive and (self._ahead or not self._ended) and not self._runtime.draining:
             self._state = ReadState.HEAD
             self._set_deadline(trio.current_time() + self._runtime.settings.deadlines.client_keep_alive)
             if self._ahead:

@@ -130,6 +130,10 @@ class ResponseWriter:
         self._finish_head(fields)
         return response_head(head.status, head.reason, fields)
 
+    def withdraw(self) -> None:
+        """Take back a head of which nothing has been sent, so that another response can take its place."""
+        self.started = False
+
     def own_response(self, status: int, fields: Iterable[tuple[bytes, bytes]], body: bytes) -> bytes:
         """A whole response of the proxy's own."""
         every = [*fields, (b"content-length", b"%d" % len(body))]

@@ -25,14 +25,18 @@ import trio
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
-RECEIVE_SIZE: Final = 65536
-"""The most that one receive returns, in bytes."""
+RECEIVE_SIZE: Final = 16384
+"""The most that one receive returns, in bytes: a block of this size is made whatever comes, and one that is above the
+allocator's threshold for large blocks (process.py) costs 10 µs each time."""
 _SEND_SIZE: Final = 262144
 """The most handed to the kernel in one call, in bytes: copying a whole 16 MiB body at once stalls the loop."""
+_JOIN_SIZE: Final = 16384
+"""Buffers of up to this many bytes together are joined and sent plainly, which is cheaper than a vectored send."""
 _BYTES_BEFORE_YIELD: Final = 131072
 _CALLS_BEFORE_YIELD: Final = 16
 _CLOSE_GRACE: Final = 1.0
 _LINGER_ZERO: Final = struct.pack("ii", 1, 0)
+_HAS_POLL: Final = hasattr(select, "poll")
 _EPOLLRDHUP: Final[int] = getattr(select, "EPOLLRDHUP", 0)
 
 
@@ -57,7 +61,7 @@ class Transport(Protocol):
     """
 
     async def receive(self) -> bytes:
-        """The next bytes, at most 64 KiB; empty at the end of the stream."""
+        """The next bytes, at most ``RECEIVE_SIZE``; empty at the end of the stream."""
         ...
 
     async def receive_into(self, target: ReceiveTarget) -> int:
@@ -131,7 +135,7 @@ def rest_of(buffers: Sequence[Buffer], sent: int) -> list[Buffer]:
 class SocketTransport:
     """A transport on a connected, non-blocking TCP socket, which it owns."""
 
-    __slots__ = ("_calls", "_receiving", "_sending", "_sock", "_spent", "closed")
+    __slots__ = ("_calls", "_drained", "_hangup", "_receiving", "_sending", "_sock", "_spent", "closed")
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
@@ -139,6 +143,9 @@ class SocketTransport:
         self._sending = False
         self._calls = 0
         self._spent = 0
+        self._drained = False
+        self._hangup: int | None = None
+        """The file that wait_hangup waits on."""
         self.closed = False
 
     def __repr__(self) -> str:
@@ -149,21 +156,24 @@ class SocketTransport:
             raise trio.BusyResourceError("another task is already receiving from this transport")
         self._receiving = True
         try:
-            if self._calls >= _CALLS_BEFORE_YIELD or self._spent >= _BYTES_BEFORE_YIELD:
+            # If the last read took all there was, to try before waiting would fail nearly always.
+            wait = self._drained
+            if not wait and (self._calls >= _CALLS_BEFORE_YIELD or self._spent >= _BYTES_BEFORE_YIELD):
                 await self._yield()
             while True:
+                if wait:
+                    await self._wait_readable()
                 try:
                     data = self._sock.recv(RECEIVE_SIZE)
                 except BlockingIOError:
-                    pass
+                    wait = True
                 except OSError as error:
                     raise self._failure(error) from None
                 else:
+                    self._drained = 0 < len(data) < RECEIVE_SIZE
                     self._calls += 1
                     self._spent += len(data)
                     return data
-                await trio.lowlevel.wait_readable(self._sock)
-                self._calls = self._spent = 0
         finally:
             self._receiving = False
 
@@ -180,18 +190,23 @@ class SocketTransport:
                     with target.window() as window:
                         count = self._sock.recv_into(window)
                 except BlockingIOError:
-                    pass
+                    await self._wait_readable()
                 except OSError as error:
                     raise self._failure(error) from None
                 else:
                     target.filled(count)
+                    self._drained = False
                     self._calls += 1
                     self._spent += count
                     return count
-                await trio.lowlevel.wait_readable(self._sock)
-                self._calls = self._spent = 0
         finally:
             self._receiving = False
+
+    async def _wait_readable(self) -> None:
+        if self.closed:
+            raise trio.ClosedResourceError("this transport was closed")
+        await trio.lowlevel.wait_readable(self._sock)
+        self._calls = self._spent = 0
 
     def send_nowait(self, buffers: Sequence[Buffer]) -> int:
         if self._sending:
@@ -199,6 +214,8 @@ class SocketTransport:
         try:
             if len(buffers) == 1 and len(buffers[0]) <= _SEND_SIZE:
                 return self._sock.send(buffers[0])
+            if sum(map(len, buffers)) <= _JOIN_SIZE:
+                return self._sock.send(b"".join(buffers))
             return self._send_bounded(buffers)
         except BlockingIOError:
             return 0
@@ -221,7 +238,7 @@ class SocketTransport:
             await self._yield()
         while True:
             sent = self.send_nowait(buffers)
-            if sent or not buffers:
+            if sent or not any(map(len, buffers)):
                 self._calls += 1
                 self._spent += sent
                 return sent
@@ -241,12 +258,28 @@ class SocketTransport:
             await trio.sleep_forever()
         if self.closed:
             raise trio.ClosedResourceError("this transport was closed")
+        if self._hangup is not None:
+            raise trio.BusyResourceError("another task is already waiting for this transport to hang up")
         # Trio cannot wait for a hang-up alone, but it can wait for an epoll object that does.
-        with contextlib.closing(select.epoll()) as poll:
+        try:
+            epoll = select.epoll()
+        except OSError:  # no file left for it: as where the system cannot tell
+            await trio.sleep_forever()
+        with contextlib.closing(epoll) as poll:
             poll.register(self._sock.fileno(), _EPOLLRDHUP if half_close else 0)
-            await trio.lowlevel.wait_readable(poll.fileno())
+            self._hangup = poll.fileno()
+            try:
+                await trio.lowlevel.wait_readable(self._hangup)
+            finally:
+                self._hangup = None
 
     def readable_nowait(self) -> bool:
+        if self.closed:
+            return True
+        if _HAS_POLL:  # half as expensive as a failing recv
+            poll = select.poll()
+            poll.register(self._sock, select.POLLIN)
+            return bool(poll.poll(0))
         try:
             self._sock.recv(1, socket.MSG_PEEK)
         except BlockingIOError:
@@ -265,6 +298,8 @@ class SocketTransport:
         self.closed = True
         # Out of Trio's epoll, and its waiters woken, before the number can belong to another socket.
         trio.lowlevel.notify_closing(self._sock)
+        if self._hangup is not None:
+            trio.lowlevel.notify_closing(self._hangup)
         self._sock.close()
 
     def reset(self) -> None:
@@ -437,7 +472,11 @@ async def listen(host: str, port: int, *, backlog: int = 4096) -> list[socket.so
     :raises OSError: the address is in use, not ours, or unknown.
     """
     sockets: list[socket.socket] = []
-    for listener in await trio.open_tcp_listeners(port, host=host, backlog=backlog):
+    try:
+        listeners = await trio.open_tcp_listeners(port, host=host, backlog=backlog)
+    except UnicodeError:
+        raise OSError(errno.EINVAL, f"{host!r} is not a host name") from None
+    for listener in listeners:
         bound = listener.socket
         sockets.append(socket.socket(bound.family, bound.type, bound.proto, fileno=bound.detach()))
         sockets[-1].setblocking(False)

@@ -33,6 +33,10 @@ class Pace(Protocol):
         """The client does not take what is there for it; the relay waits for it now."""
         ...
 
+    def resumed(self) -> None:
+        """The client has taken it; the relay goes on."""
+        ...
+
 
 @final
 class Relay:
@@ -83,28 +87,30 @@ class Relay:
         :raises ClientGone: so did the client.
         :raises ClientStalled: the client takes nothing.
         """
-        decoder, writer = self._decoder, self._writer
-        buffers: list[Buffer] = [head, *self.feed(rest)] if rest else [head, *writer.frame([], last=decoder.done)]
+        decoder, writer, observer = self._decoder, self._writer, self._observer
+        try:
+            buffers: list[Buffer] = [head, *(self.feed(rest) if rest else writer.frame([], last=decoder.done))]
+        except ProxyError:
+            writer.withdraw()
+            raise
         while True:
             unsent = writer.send_nowait(buffers)
             if unsent:
                 self._pace.blocked()
                 await writer.send(unsent)
-            self._observe()
+                self._pace.resumed()
+            pieces, self._pieces = self._pieces, ()
+            if observer is not None:
+                # After the send, so that no observer can delay it.
+                for piece in pieces:
+                    observer.feed(piece)
             if decoder.done:
                 writer.complete = True
                 return
+            if pieces:
+                self._pace.progress()
             try:
                 data = await self._source.receive()
             except trio.BrokenResourceError as error:
                 raise ProxyError(Code.UPSTREAM_CLOSED, f"the upstream broke off its response: {error}") from None
             buffers = self.feed(data)
-
-    def _observe(self) -> None:
-        """After the send, so that no observer can delay it."""
-        pieces, self._pieces = self._pieces, ()
-        if pieces:
-            if self._observer is not None:
-                for piece in pieces:
-                    self._observer.feed(piece)
-            self._pace.progress()

@@ -30,6 +30,8 @@ from .upstream.request import Forwarder
 class Phase(enum.Enum):
     """Which phase a request in flight is in."""
 
+    __hash__ = object.__hash__  # by identity, in C; the default one runs Python for each count
+
     REQUEST = "request"
     FORWARDING = "forwarding"
     RESPONSE = "response"
@@ -38,6 +40,8 @@ class Phase(enum.Enum):
 @final
 class Outcome(enum.Enum):
     """How a request ended; fixed once."""
+
+    __hash__ = object.__hash__
 
     COMPLETED = "completed"
     """The last byte of a response of the upstream, whatever its status, was handed to the client's socket."""

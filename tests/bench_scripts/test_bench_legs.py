@@ -15,6 +15,7 @@ from bench.flood import flood
 from bench.memory import MAX_HELD, MIDDLE, fresh
 from bench.origin import Origin, serving
 from bench.peers import Command, PeerError, running
+from bench.report import told
 from bench.request_leg import measure_requests
 from bench.wire import Loop, ProbeError
 
@@ -65,9 +66,9 @@ def test_events_without_a_proxy(probe: Probe, in_steps: bool) -> None:
 def test_a_crowd_without_a_proxy(probe: Probe) -> None:
     with gathered(probe.loop, probe.origin, probe.origin.port, count=5, size=100_000) as crowd:
         probe.origin.pause()
-        crowd.upload_until_full()
+        crowd.upload_but_the_end()
         probe.origin.resume()
-        crowd.wait_uploaded()
+        crowd.upload_end()
         crowd.begin()
         crowd.end()
 
@@ -108,8 +109,9 @@ def test_a_held_response_is_found(fault: str, held: bool) -> None:
 
 def test_a_proxy_that_does_not_start_tells_why(probe: Probe) -> None:
     peers: dict[str, Command] = {"bad": lambda _, __, ___: [sys.executable, "-c", "exit('no such upstream')"]}
-    with pytest.raises(PeerError, match="no such upstream"), running("bad", probe.origin.port, peers):
+    with pytest.raises(PeerError, match="ended with status 1") as raised, running("bad", probe.origin.port, peers):
         pass
+    assert "no such upstream" in told(raised.value)
 
 
 def test_a_proxy_that_ignores_sigterm_is_ended(probe: Probe, monkeypatch: pytest.MonkeyPatch) -> None:

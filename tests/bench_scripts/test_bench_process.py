@@ -46,3 +46,12 @@ def test_descendants_are_counted(parent: int) -> None:
     assert process.pss(parent) > 30_000_000
     own, both = time.clock_gettime_ns((~parent) << 3 | 2), process.cpu_ns(parent)
     assert both > own
+
+
+def test_strangers_that_map_the_same_files_do_not_count(parent: int) -> None:
+    before = process.pss(parent)
+    with subprocess.Popen([sys.executable, "-c", GRANDCHILD], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        assert process.pss(parent) == before
+        other.communicate(b"\n", timeout=10)

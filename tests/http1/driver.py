@@ -127,3 +127,24 @@ def load_vectors(name: str) -> list[dict[str, object]]:
     """The vectors of one file under tests/vectors."""
     path = Path(__file__).parent.parent / "vectors" / name
     return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+
+
+def request(raw: bytes) -> RequestHead:
+    """The only request in `raw`."""
+    (event,) = [event for event in drive_requests(raw) if isinstance(event, RequestHead)]
+    return event
+
+
+def with_fields(*lines: bytes, line: bytes = b"POST /v1 HTTP/1.1", host: bytes = b"Host: h\r\n") -> bytes:
+    """A request with these lines, and Host unless told otherwise."""
+    return line + b"\r\n" + host + b"".join(field + b"\r\n" for field in lines) + b"\r\n"
+
+
+def with_target(target: bytes, method: bytes = b"GET") -> bytes:
+    """A request for this target."""
+    return with_fields(line=method + b" " + target + b" HTTP/1.1")
+
+
+def with_host(value: bytes) -> bytes:
+    """A request with this Host."""
+    return with_fields(host=b"Host: " + value + b"\r\n")

@@ -161,6 +161,7 @@ REFUSED = [
     b"3\r\nabc0\r\n\r\n",
     b"3\r\nabc\n0\r\n\r\n",
     b"3\r\nabc\r0\r\n\r\n",
+    b"3\r\nabc\r\r\n0\r\n\r\n",
     b"3\r\nabcd\r\n",
     b"3\r\nab\r\n0\r\n\r\n",
     b"00000000000000003\r\nabc\r\n",  # 17 digits

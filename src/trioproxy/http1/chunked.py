@@ -16,7 +16,7 @@ from trioproxy.errors import Code, Fault
 from .fields import HOP_BY_HOP
 from .framing import Field, cut
 from .gate import OWS, TEXT, TOKEN, HeadLimits, Scan, check_fields, quote, refusal, scan, wrong_byte
-from .rules import refuse_look_alike
+from .rules import LOOK_ALIKES, look_alike
 
 MAX_LINE: Final = 4096
 """Bytes of a chunk's first line, CRLF included."""
@@ -164,7 +164,8 @@ def _read_trailers(block: bytes, limits: HeadLimits, fault: Fault) -> list[Field
     trailers: list[Field] = []
     for name, value in check_fields(block, limits, fault):
         key = name.lower()
-        refuse_look_alike(key, fault)
+        if key in LOOK_ALIKES:
+            raise look_alike(key, fault)
         if key not in _NO_TRAILER and not key.startswith(_NO_TRAILER_PREFIXES):
             trailers.append((key, name, value.strip(OWS)))
     return trailers

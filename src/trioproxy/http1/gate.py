@@ -34,7 +34,7 @@ _fields = re.compile(_FIELDS).fullmatch
 _token = re.compile(TOKEN + rb"++").fullmatch
 _version = re.compile(rb"HTTP/[0-9]\.[0-9]").fullmatch
 # Whole lines, as far as they are right: stops before the empty line, the end of the data, or the first wrong byte.
-_lines = re.compile(rb"(?:" + TEXT + rb"++|(?<=" + TEXT + rb")\r\n)*+").match
+_lines = re.compile(rb"(?:(?<=" + TEXT + rb")\r\n)?+(?:" + TEXT + rb"++(?:\r\n)?+)*+").match
 
 
 @final

@@ -215,8 +215,9 @@ def _sort(raw: list[RawField], deciding: frozenset[bytes], fault: Fault) -> tupl
         fields.append((key, name, value))
         if key in deciding:
             if key not in found:
-                rules.refuse_look_alike(key, fault)
                 found[key] = value
+                if key in rules.LOOK_ALIKES:
+                    raise rules.look_alike(key, fault)
             elif key in _ONCE:
                 raise refusal(fault, f"{key.decode('ascii').title()} must come only once")
             else:
@@ -233,10 +234,11 @@ def _request(method: bytes, target: bytes, http_11: bool, raw: list[RawField]) -
         rules.check_authority(host, "Host")
     elif http_11:
         raise ProxyError(Code.BAD_REQUEST, "an HTTP/1.1 request must have a Host field")
-    authority, target = rules.split_target(method, target)
-    if authority is not None:
-        host = authority
-        fields = _with_host(fields, authority)
+    if target[0] != 0x2F or b"%" in target:  # what is left has nothing to check past the gate
+        authority, target = rules.split_target(method, target)
+        if authority is not None:
+            host = authority
+            fields = _with_host(fields, authority)
     waits = b"expect" in found and rules.expect_continue(found[b"expect"]) and http_11
     return RequestHead(
         method,

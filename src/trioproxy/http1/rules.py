@@ -30,10 +30,9 @@ _absolute = re.compile(rb"[Hh][Tt][Tt][Pp][Ss]?://([^/?]*+)(.*)").fullmatch
 _path = re.compile(rb"(?:[^%?]++|%(?!00)[0-9A-Fa-f]{2})*+(?:\?.*)?").fullmatch
 
 
-def refuse_look_alike(key: bytes, fault: Fault) -> None:
-    """Refuse `content_length` and `transfer_encoding`."""
-    if key in LOOK_ALIKES:
-        raise refusal(fault, f"a field must not be named like a framing field: {quote(key)}")
+def look_alike(key: bytes, fault: Fault) -> ProxyError:
+    """The refusal of one of LOOK_ALIKES."""
+    return refusal(fault, f"a field must not be named like a framing field: {quote(key)}")
 
 
 def framing(length: bytes | None, coding: bytes | None, http_11: bool, fault: Fault) -> Framing | None:

@@ -28,7 +28,13 @@ class Endpoint:
     __slots__ = ("_addresses", "_changed", "_failure", "_resolving", "authority", "host", "port", "url")
 
     def __init__(self, url: str) -> None:
-        parts = urlsplit(url)
+        # urlsplit drops some characters and takes others for a part of the name, instead of refusing them.
+        if not url.isprintable() or " " in url or "\\" in url:
+            raise ValueError(f"upstream {url!r} must look like http://HOST:PORT")
+        try:
+            parts = urlsplit(url)
+        except ValueError:
+            raise ValueError(f"upstream {url!r} must look like http://HOST:PORT") from None
         if parts.scheme == "https":
             raise ValueError(f"upstream {url!r}: TLS to upstreams is not available in this version; use http://")
         if parts.scheme != "http" or not parts.hostname:
@@ -101,7 +107,7 @@ class Endpoint:
         self._resolving = True
         try:
             found = await trio.to_thread.run_sync(_look_up, self.host, self.port, limiter=limiter)
-        except OSError as error:
+        except (OSError, UnicodeError) as error:  # the second for a name that cannot be one
             self._failure = str(error)
         else:
             self._addresses = found

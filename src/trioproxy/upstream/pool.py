@@ -128,7 +128,8 @@ class Pool:
         """Close idle connections when their time is up, until cancelled."""
         while True:
             if not self._idle:
-                self._wake = trio.Event()
+                if self._wake.is_set():  # several may wait for the same one
+                    self._wake = trio.Event()
                 await self._wake.wait()
                 continue
             await trio.sleep_until(self._idle[0].expires)
