@@ -207,9 +207,9 @@ SCENARIOS: Final = [
     scenario("large body", asks(chat(LARGE)), answers(OK)),
     scenario("large body, streamed through", asks(chat(LARGE)), answers(OK), settings=Settings(body="stream")),
     scenario(
-        "large response", asks(chat(SMALL), mark=b"END"), answers(
-            b"HTTP/1.1 200 OK\r\ncontent-length: 200003\r\n\r\n" + b"y" * 200_000 + b"END"
-        ),
+        "large response",
+        asks(chat(SMALL), mark=b"END"),
+        answers(b"HTTP/1.1 200 OK\r\ncontent-length: 200003\r\n\r\n" + b"y" * 200_000 + b"END"),
     ),
     scenario("keep-alive", asks_twice, answers(OK), completed=2),
     scenario("pipelined", asks_twice_at_once, answers(OK), completed=2),
@@ -217,9 +217,7 @@ SCENARIOS: Final = [
     scenario("no endpoint", asks(chat(SMALL), mark=b"request_id"), {}, upstream_error=1),
     scenario("stale connection", gets_twice, {1: [answers_one_of_two, answers(OK)]}, completed=2),
     scenario("early response", asks(chat(LARGE)), refuses_early),
-    scenario(
-        "early response, streamed through", asks(chat(LARGE)), refuses_early, settings=Settings(body="stream")
-    ),
+    scenario("early response, streamed through", asks(chat(LARGE)), refuses_early, settings=Settings(body="stream")),
     scenario(
         "interim responses",
         asks(chat(SMALL)),
@@ -231,12 +229,11 @@ SCENARIOS: Final = [
         answers_once(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nok"),
         upstream_error=1,
     ),
-    scenario(
-        "truncated stream", asks_to_the_end(chat(SMALL)), answers_once(EVENTS, event(1)), upstream_error=1
-    ),
+    scenario("truncated stream", asks_to_the_end(chat(SMALL)), answers_once(EVENTS, event(1)), upstream_error=1),
     scenario("no response", asks(chat(SMALL), mark=b"request_id"), answers_once(), upstream_error=1),
-    scenario("response that is not HTTP", asks(chat(SMALL), mark=b"request_id"), answers(b"hello\r\n\r\n"),
-        upstream_error=1),
+    scenario(
+        "response that is not HTTP", asks(chat(SMALL), mark=b"request_id"), answers(b"hello\r\n\r\n"), upstream_error=1
+    ),
     scenario("refused head", asks_to_the_end(b"GET / HTTP/1.1\r\nhost : a\r\n\r\n"), {}, refused=1),
     scenario(
         "refused body",
@@ -255,8 +252,14 @@ SCENARIOS: Final = [
         settings=Settings(limits=Limits(body_size=20)),
         refused=1,
     ),
-    scenario("no room for bodies", asks_slowly(chat(LARGE)[: -len(LARGE)], LARGE, mark=b"request_id"), {},
-        settings=Settings(limits=Limits(bodies_size=1000)), waits=True, refused=1),
+    scenario(
+        "no room for bodies",
+        asks_slowly(chat(LARGE)[: -len(LARGE)], LARGE, mark=b"request_id"),
+        {},
+        settings=Settings(limits=Limits(bodies_size=1000)),
+        waits=True,
+        refused=1,
+    ),
     scenario("silent upstream", asks(chat(SMALL), mark=b"request_id"), says_nothing, waits=True, upstream_timeout=1),
     scenario(
         "upstream that reads nothing",

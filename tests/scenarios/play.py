@@ -286,4 +286,3 @@ class _Keep(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         self._lines.append(self.format(record))
-
