@@ -12,7 +12,7 @@ import math
 import socket
 from collections.abc import AsyncGenerator, Generator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from typing import Final, final
+from typing import Final, Protocol, TypeVar, final
 
 import trio
 
@@ -28,6 +28,17 @@ _ACCEPTS_BEFORE_YIELD: Final = 64
 _ACCEPT_PAUSE: Final = 0.1
 _RESOLVE_RETRY: Final = 1.0
 _OUT_OF_RESOURCES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+
+
+_T_contra = TypeVar("_T_contra", contravariant=True)
+
+
+class TaskStatus(Protocol[_T_contra]):
+    """What ``nursery.start`` hands to a task, as far as it is used: Trio's own and trio-typing's both fit."""
+
+    def started(self, value: _T_contra, /) -> None:
+        """Say that the task runs."""
+        ...
 
 
 @final
@@ -66,7 +77,7 @@ class Proxy:
         host: str = "127.0.0.1",
         port: int = 0,
         *,
-        task_status: trio.TaskStatus[list[tuple[str, int]]] = trio.TASK_STATUS_IGNORED,
+        task_status: TaskStatus[list[tuple[str, int]]] = trio.TASK_STATUS_IGNORED,
     ) -> None:
         """Listen and serve clients until cancelled, or until drained.
 
