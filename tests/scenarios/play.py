@@ -8,6 +8,9 @@ between any two steps that the proxy's tasks can be in. The scheduler's choices 
 be repeated exactly.
 """
 
+# pyright: reportPrivateUsage=false
+# Trio has no public switch for a deterministic scheduler, and statistics do not say how many requests have begun.
+
 from __future__ import annotations
 
 import enum
@@ -20,8 +23,9 @@ from typing import TYPE_CHECKING, Final, final
 import h11
 import trio
 import trio.testing
+from trio._core import _run
 
-from tests.network import End, Network, Script, connection, perform, stream_of
+from network import End, Network, Script, connection, perform, stream_of
 from trioproxy import Proxy, Settings
 from trioproxy.connection import ClientConnection
 from trioproxy.runtime import Runtime, Statistics
@@ -129,7 +133,7 @@ class Stepper(trio.abc.Instrument):
                 self.made.append(trio.current_time())
                 try:
                     self._make(move)
-                except BaseException as error:  # noqa: BLE001 - Trio would log it and go on
+                except BaseException as error:  # noqa: ASYNC103 - kept and raised by play; Trio would log it and go on
                     self.failures.append(error)
 
     def _make(self, move: Move) -> None:
@@ -192,7 +196,7 @@ async def _stage(scenario: Scenario, kind: Kind, stepper: Stepper, log: list[str
                 else:
                     proxy = Proxy(urls, settings=scenario.settings, connector=network.connect)
                     # Statistics do not say how many requests have begun, only how many have ended.
-                    runtime = proxy._runtime  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+                    runtime = proxy._runtime
                     proxies.start_soon(_serve_stream, proxy, stream_of(near), stepper.victim)
             stepper.running = False
             ended = trio.current_time()
@@ -253,16 +257,15 @@ def complete_answers(data: bytes) -> int:
 @contextmanager
 def _scheduled_by(seed: int) -> Generator[None]:
     """Make the scheduler's choices a function of the seed, as Hypothesis does."""
-    from trio._core import _run  # noqa: PLC0415
-
-    deterministic, _run._ALLOW_DETERMINISTIC_SCHEDULING = _run._ALLOW_DETERMINISTIC_SCHEDULING, True
-    state = _run._r.getstate()
-    _run._r.seed(seed)
+    choices, deterministic = _run._r, _run._ALLOW_DETERMINISTIC_SCHEDULING
+    state = choices.getstate()
+    choices.seed(seed)
+    setattr(_run, "_ALLOW_DETERMINISTIC_SCHEDULING", True)  # noqa: B010 - it is Final to the checkers
     try:
         yield
     finally:
-        _run._r.setstate(state)
-        _run._ALLOW_DETERMINISTIC_SCHEDULING = deterministic
+        setattr(_run, "_ALLOW_DETERMINISTIC_SCHEDULING", deterministic)  # noqa: B010 - as above
+        choices.setstate(state)
 
 
 @contextmanager
