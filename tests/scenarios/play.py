@@ -98,6 +98,8 @@ class Ending:
     """Requests that the proxy gave an id to."""
     open_ends: list[str]
     """The proxy's ends of connections that are still open, the pooled ones excepted."""
+    closed_by: str
+    """The task in whose step the first connection to an upstream was closed; empty if none was."""
     forwarded: int
     """Requests whose head was sent to an upstream."""
     forwarded_late: int
@@ -121,6 +123,8 @@ class Stepper(trio.abc.Instrument):
         self.victim = trio.CancelScope()
         self.client: End | None = None
         self.network: Network | None = None
+        self.closed_by = ""
+        """The task in whose step the first connection to an upstream was closed."""
         self.forwarded_before = 0
         """Requests whose head had been sent to an upstream before the cancel."""
         self._moves = moves
@@ -135,6 +139,13 @@ class Stepper(trio.abc.Instrument):
                     self._make(move)
                 except BaseException as error:  # noqa: ASYNC103 - kept and raised by play; Trio would log it and go on
                     self.failures.append(error)
+
+    def after_task_step(self, task: trio.lowlevel.Task) -> None:
+        """Called by Trio."""
+        if self.closed_by or self.network is None:
+            return
+        if any(end.closed for end in self.network.dialled[:1]):
+            self.closed_by = task.name
 
     def _make(self, move: Move) -> None:
         assert self.client is not None
@@ -211,6 +222,7 @@ async def _stage(scenario: Scenario, kind: Kind, stepper: Stepper, log: list[str
             pooled=pooled,
             begun=int(runtime.next_request_id().rpartition("-")[2], 16) - 1,
             open_ends=[repr(end) for end in (near, *network.dialled) if not end.closed],
+            closed_by=stepper.closed_by,
             forwarded=forwarded(network),
             forwarded_late=forwarded(network) - stepper.forwarded_before if stepper.victim.cancel_called else 0,
             answers=complete_answers(bytes(near.sent)),

@@ -14,7 +14,7 @@ import trio
 
 from network import Peer
 
-from .exchanges import OK, SCENARIOS, SMALL, answers, chat, scenario
+from .exchanges import OK, SCENARIOS, SMALL, answers, chat, says_nothing, scenario
 from .play import Ending, Kind, Move, Scenario, play
 
 LEAVES: Final = frozenset({Move.CANCEL, Move.CLIENT_CLOSES, Move.CLIENT_RESETS})
@@ -132,6 +132,20 @@ def test_leaving_with_the_whole_second_request() -> None:
     assert ending.statistics.outcomes["completed"] == ending.statistics.outcomes["client_closed"] == 1
     assert ending.forwarded == 1
     assert ending.pooled == 1
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_abort_is_synchronous(kind: Kind) -> None:
+    """The upstream is reset by the reader that sees the client leave, before the request's task is unwound."""
+
+    async def client(peer: Peer) -> None:
+        await peer.send(chat(SMALL))
+        await trio.sleep(1)
+
+    ending = play(scenario("leaves in prefill", client, says_nothing), {}, kind=kind)
+    assert ending.statistics.outcomes["client_closed"] == ending.begun == 1
+    assert ending.delay == 1
+    assert ending.closed_by.rpartition(".")[2] == ("_serve_connection" if kind is Kind.SOCKETS else "_serve_stream")
 
 
 def test_play_is_repeatable() -> None:
