@@ -21,7 +21,7 @@ from trio.testing import memory_stream_pair, wait_all_tasks_blocked
 
 from trioproxy import net
 from trioproxy.body import Storage
-from trioproxy.net import Address, Buffer, SocketTransport, StreamTransport, Transport, rest_of, send_all
+from trioproxy.net import RECEIVE_SIZE, Address, Buffer, SocketTransport, StreamTransport, Transport, rest_of, send_all
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells of a hang-up without reading")
 
@@ -328,7 +328,7 @@ async def test_closing_wakes_a_sender(sockets: tuple[SocketTransport, socket.soc
 
 
 @pytest.mark.parametrize("how", ["receive", "receive_into", "send"])
-@pytest.mark.parametrize("size", [1, 65536])
+@pytest.mark.parametrize("size", [1, RECEIVE_SIZE])
 async def test_a_transport_that_never_waits_lets_others_run(
     how: str, size: int, sockets: tuple[SocketTransport, socket.socket]
 ) -> None:

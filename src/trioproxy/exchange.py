@@ -152,6 +152,7 @@ class Exchange:
             self.deadline = math.inf
             self._failure = self._expired()
             if self.writer.started:
+                self._runtime.errors[self._failure.code] += 1
                 self.abort(outcome_of(self._failure))
                 return
             # Whatever it waits for ends now, and it goes on to tell the client why.
@@ -200,8 +201,6 @@ class Exchange:
         runtime = self._runtime
         runtime.in_flight[self._phase] -= 1
         runtime.outcomes[outcome] += 1
-        if self._failure is not None and self.writer.started:
-            runtime.errors[self._failure.code] += 1
         usage = None if self._observer is None else self._observer.finish()
         if usage is not None:
             runtime.tokens["prompt"] += usage.prompt_tokens or 0

@@ -133,12 +133,17 @@ def rest_of(buffers: Sequence[Buffer], sent: int) -> list[Buffer]:
 
 @final
 class SocketTransport:
-    """A transport on a connected, non-blocking TCP socket, which it owns."""
+    """A transport on a connected, non-blocking TCP socket, which it owns.
 
-    __slots__ = ("_calls", "_drained", "_hangup", "_receiving", "_sending", "_sock", "_spent", "closed")
+    :param patient: wait after a read that took all there was, instead of trying first: right for a stream of events,
+        wrong for a client, whose leaving must be seen before its request is forwarded.
+    """
 
-    def __init__(self, sock: socket.socket) -> None:
+    __slots__ = ("_calls", "_drained", "_hangup", "_patient", "_receiving", "_sending", "_sock", "_spent", "closed")
+
+    def __init__(self, sock: socket.socket, *, patient: bool = False) -> None:
         self._sock = sock
+        self._patient = patient
         self._receiving = False
         self._sending = False
         self._calls = 0
@@ -156,7 +161,6 @@ class SocketTransport:
             raise trio.BusyResourceError("another task is already receiving from this transport")
         self._receiving = True
         try:
-            # If the last read took all there was, to try before waiting would fail nearly always.
             wait = self._drained
             if not wait and (self._calls >= _CALLS_BEFORE_YIELD or self._spent >= _BYTES_BEFORE_YIELD):
                 await self._yield()
@@ -170,7 +174,7 @@ class SocketTransport:
                 except OSError as error:
                     raise self._failure(error) from None
                 else:
-                    self._drained = 0 < len(data) < RECEIVE_SIZE
+                    self._drained = self._patient and 0 < len(data) < RECEIVE_SIZE
                     self._calls += 1
                     self._spent += len(data)
                     return data
@@ -423,13 +427,13 @@ def transport_for(stream: trio.abc.Stream) -> Transport:
     return StreamTransport(stream)
 
 
-def _adopt(sock: socket.socket) -> SocketTransport:
+def _adopt(sock: socket.socket, *, patient: bool = False) -> SocketTransport:
     sock.setblocking(False)
     if sock.family in (socket.AF_INET, socket.AF_INET6):
         with contextlib.suppress(OSError):
             # Each event of a stream leaves when it came (RFC 9293 3.7.4 allows holding small segments back).
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return SocketTransport(sock)
+    return SocketTransport(sock, patient=patient)
 
 
 @final
@@ -460,7 +464,7 @@ async def connect(address: Address) -> Transport:
             error = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if error:
             raise OSError(error, os.strerror(error))
-        return _adopt(sock)
+        return _adopt(sock, patient=True)
     except BaseException:
         sock.close()
         raise

@@ -22,8 +22,11 @@ class UseAfterMove(RuntimeError):  # noqa: N818 - the name of what happened, as 
     """A phase was used after it had handed over what it owned."""
 
 
-def _moved(phase: object, attribute: str, destination: str) -> NoReturn:
-    raise UseAfterMove(f"{type(phase).__name__}.{attribute} was used after the request had moved to {destination}")
+def _moved(phase: RequestPhase | ForwardingPhase, attribute: str) -> NoReturn:
+    kind = type(phase)
+    if attribute == "moved_to" or attribute not in kind.__slots__:  # debuggers and copiers ask for much
+        raise AttributeError(f"{kind.__name__!r} object has no attribute {attribute!r}")
+    raise UseAfterMove(f"{kind.__name__}.{attribute} was used after the request had moved to {phase.moved_to}")
 
 
 @final
@@ -63,9 +66,7 @@ class RequestPhase:
     if not TYPE_CHECKING:  # a checker that saw this would take any attribute for an existing one
 
         def __getattr__(self, name: str) -> NoReturn:
-            if name == "moved_to":
-                raise AttributeError(name)
-            _moved(self, name, self.moved_to)
+            _moved(self, name)
 
 
 @final
@@ -90,6 +91,7 @@ class ForwardingPhase:
 
     def reassign(self, endpoint: Endpoint) -> None:
         """Choose another endpoint; only while nothing of the body has been sent."""
+        _ = self.endpoint  # raises UseAfterMove where setting would not
         self.endpoint = endpoint
 
     def responded(self, token_count: int | None = None) -> ResponseView:
@@ -109,9 +111,7 @@ class ForwardingPhase:
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> NoReturn:
-            if name == "moved_to":
-                raise AttributeError(name)
-            _moved(self, name, self.moved_to)
+            _moved(self, name)
 
 
 @final

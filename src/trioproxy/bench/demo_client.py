@@ -87,14 +87,15 @@ class DemoClient:
             ("content-length", str(size)),
             ("x-request-id", name),
         ]
-        request = self._http.send(h11.Request(method="POST", target=PATH, headers=headers))
+        pending = self._http.send(h11.Request(method="POST", target=PATH, headers=headers))
+        pending += self._http.send(h11.Data(data=start))
         try:
-            await self._stream.send_all(request + self._http.send(h11.Data(data=start)))
-            while missing > 0:
-                piece = _PIECE[:missing]
-                await self._stream.send_all(self._http.send(h11.Data(data=piece)))
-                missing -= len(piece)
-            await self._stream.send_all(self._http.send(h11.Data(data=end)) + self._http.send(h11.EndOfMessage()))
+            while missing > len(_PIECE):
+                await self._stream.send_all(pending + self._http.send(h11.Data(data=_PIECE)))
+                missing -= len(_PIECE)
+                pending = b""
+            last = self._http.send(h11.Data(data=_PIECE[:missing] + end)) + self._http.send(h11.EndOfMessage())
+            await self._stream.send_all(pending + last)
         except trio.BrokenResourceError as error:
             self.broken = f"the connection broke under the request ({error})"
 

@@ -1,0 +1,497 @@
+"""Bodies: who holds their bytes, how many, until when."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Callable
+
+import pytest
+import trio
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from trioproxy import Code, ProxyError
+from trioproxy.body import (
+    READ_AHEAD,
+    BodyLease,
+    BodyLedger,
+    BodyStage,
+    BufferedBody,
+    LeaseExpired,
+    Storage,
+    StreamedBody,
+)
+
+MIB = 1 << 20
+
+
+def buffered(ledger: BodyLedger | None = None, *, limit: int = 10 * MIB, expected: int | None = None) -> BufferedBody:
+    return BufferedBody(ledger or BodyLedger(100 * MIB), limit=limit, expected=expected)
+
+
+def holding(data: bytes, ledger: BodyLedger | None = None) -> BufferedBody:
+    body = buffered(ledger)
+    body.push(data)
+    body.complete()
+    return body
+
+
+def receive_in_place(body: BufferedBody, data: bytes) -> None:
+    """What a transport does."""
+    while data:
+        assert body.reserve()
+        with body.window() as window:
+            assert len(window) > 0
+            count = min(len(window), len(data))
+            window[:count] = data[:count]
+        body.filled(count)
+        assert bytes(body.last(count)) == data[:count]
+        data = data[count:]
+
+
+# Leases and release
+
+
+def test_a_lease_lends_a_read_only_view_that_ends_with_it() -> None:
+    body = holding(b"prompt")
+    with body.lease("a tokenizer") as lease:
+        assert bytes(lease.view) == b"prompt"
+        assert lease.view.readonly
+        view = lease.view
+    with pytest.raises(LeaseExpired, match="a tokenizer read the body of a request after its lease had ended"):
+        _ = lease.view
+    with pytest.raises(ValueError):
+        bytes(view)
+
+
+def test_a_lease_that_was_not_entered_lends_nothing() -> None:
+    lease = holding(b"prompt").lease("somebody")
+    with pytest.raises(LeaseExpired):
+        _ = lease.view
+
+
+def test_a_body_that_was_released_is_not_lent() -> None:
+    body = holding(b"prompt")
+    body.release()
+    with pytest.raises(LeaseExpired, match="released"), body.lease("somebody"):
+        pass
+    assert len(body.last(3)) == 0
+
+
+def test_release_empties_the_storage_whoever_has_a_name_for_it() -> None:
+    ledger = BodyLedger(MIB)
+    body = holding(b"x" * 1000, ledger)
+    storage = body._storage  # pyright: ignore[reportPrivateUsage] - another name for it
+    assert storage is not None
+    assert ledger.held == body.held == 1000
+    body.release()
+    body.release()
+    assert len(storage) == 0
+    assert (ledger.held, body.held, ledger.violations) == (0, 0, 0)
+    assert body.stage is BodyStage.RELEASED
+
+
+def test_storage_can_be_watched() -> None:
+    body = holding(b"x")
+    watched = weakref.ref(body._storage or Storage())  # pyright: ignore[reportPrivateUsage]
+    body.release()
+    gc.collect()
+    assert watched() is None
+
+
+def test_release_waits_for_the_last_lease_and_blocks_new_ones() -> None:
+    ledger = BodyLedger(MIB)
+    body = holding(b"prompt", ledger)
+    first, second = body.lease("one"), body.lease("two")
+    with first:
+        with second:
+            body.release()
+            with pytest.raises(LeaseExpired), body.lease("late"):
+                pass
+            assert bytes(second.view) == b"prompt"
+        assert bytes(first.view) == b"prompt"
+        assert ledger.held == 6
+    assert (ledger.held, ledger.violations) == (0, 0)
+
+
+@pytest.mark.parametrize("error", [ValueError(), KeyboardInterrupt()])
+def test_a_lease_ends_however_its_block_ends(error: BaseException) -> None:
+    ledger = BodyLedger(MIB)
+    body = holding(b"prompt", ledger)
+    with pytest.raises(type(error)), body.lease("somebody"):
+        raise error
+    body.release()
+    assert (ledger.held, ledger.violations) == (0, 0)
+
+
+@pytest.mark.parametrize("escape", [lambda view: view[1:3], lambda view: memoryview(view)], ids=["slice", "view"])
+def test_a_view_that_escaped_its_lease_is_counted(escape: Callable[[memoryview], memoryview]) -> None:
+    ledger = BodyLedger(MIB)
+    body = holding(b"prompt", ledger)
+    with body.lease("somebody") as lease:
+        escaped = escape(lease.view)
+    body.release()
+    assert ledger.violations == 1
+    assert ledger.held == 0
+    assert len(escaped) > 0
+
+
+def test_a_view_that_escaped_and_ended_in_time_is_none() -> None:
+    ledger = BodyLedger(MIB)
+    body = holding(b"prompt", ledger)
+    with body.lease("somebody") as lease, lease.view[1:3] as part:
+        assert bytes(part) == b"ro"
+    body.release()
+    assert ledger.violations == 0
+
+
+# Receiving
+
+
+@given(st.lists(st.binary(max_size=200_000), max_size=5), st.sampled_from(["push", "in place", "both"]))
+@settings(deadline=None, max_examples=60)
+def test_what_was_received_is_what_is_lent(pieces: list[bytes], how: str) -> None:
+    whole = b"".join(pieces)
+    ledger = BodyLedger(100 * MIB)
+    body = buffered(ledger, expected=len(whole) if whole else None)
+    for number, piece in enumerate(pieces):
+        if how == "push" or (how == "both" and number % 2 == 0):
+            body.push(piece)
+        else:
+            receive_in_place(body, piece)
+        assert ledger.held == body.held >= len(body)
+    body.complete()
+    assert body.arrived
+    assert body.stage is BodyStage.COMPLETE
+    with body.lease("test") as lease:
+        assert lease.view == whole
+    assert len(body) == len(whole)
+    body.release()
+    assert (ledger.held, ledger.violations) == (0, 0)
+
+
+def test_a_body_of_known_length_takes_no_more_memory_than_that() -> None:
+    ledger = BodyLedger(100 * MIB)
+    body = buffered(ledger, expected=3 * MIB + 1)
+    most = 0
+    remaining = 3 * MIB + 1
+    while remaining:
+        count = min(65536, remaining)
+        receive_in_place(body, bytes(count))
+        remaining -= count
+        most = max(most, ledger.held)
+    assert ledger.held == most == 3 * MIB + 1
+
+
+def test_room_grows_with_what_has_come_and_by_a_mebibyte_at_most() -> None:
+    """A length that is claimed takes no memory before its bytes come."""
+    ledger = BodyLedger(100 * MIB)
+    body = buffered(ledger, expected=10 * MIB)
+    assert body.reserve()
+    assert ledger.held == 65536
+    before = ledger.held
+    for _ in range(100):
+        receive_in_place(body, bytes(65536))
+        assert body.reserve()
+        assert ledger.held - before <= MIB
+        assert ledger.held <= 2 * max(len(body), 65536)
+        before = ledger.held
+
+
+@pytest.mark.parametrize("sizes", [[1000], [999, 1], [1] * 1000, [0, 1000, 0]])
+def test_the_limit_is_exact_by_count(sizes: list[int]) -> None:
+    for body in (
+        buffered(limit=1000),
+        StreamedBody(BodyLedger(MIB), limit=1000, expected=None, resume=lambda: None),
+    ):
+        for size in sizes:
+            body.push(bytes(size))
+        with pytest.raises(ProxyError, match="limit of 1000 bytes") as caught:
+            body.push(b"x")
+        assert caught.value.code is Code.BODY_TOO_LARGE
+
+
+def test_without_room_on_the_ledger_nothing_is_reserved() -> None:
+    ledger = BodyLedger(100_000)
+    other = holding(bytes(60_000), ledger)
+    body = buffered(ledger, expected=50_000)
+    assert not body.reserve()
+    assert body.held == 0
+    with pytest.raises(ProxyError) as caught:
+        body.push(bytes(40_001))
+    assert (caught.value.code, caught.value.retry_after) == (Code.OVERLOADED, 1)
+    assert ledger.held == 60_000
+    body.push(bytes(40_000))
+    assert ledger.held == 100_000
+    other.release()
+    assert body.reserve()
+
+
+def test_what_comes_after_the_release_is_dropped() -> None:
+    ledger = BodyLedger(MIB)
+    body = buffered(ledger, expected=10)
+    receive_in_place(body, b"abc")
+    body.release()
+    body.push(b"def")
+    with body.window() as window:
+        assert len(window) > 0
+    body.filled(3)
+    assert body.reserve()
+    body.complete()
+    body.fail(ProxyError(Code.BAD_REQUEST, "late"))
+    assert (body.stage, ledger.held) == (BodyStage.RELEASED, 0)
+    assert body.arrived
+
+
+# Waiting
+
+
+async def test_waiting_for_a_body(autojump_clock: MockClock) -> None:
+    body = buffered()
+    waited: list[str] = []
+
+    async def wait() -> None:
+        await body.wait_complete()
+        waited.append("complete")
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(wait)
+        await wait_all_tasks_blocked()
+        body.push(b"abc")
+        await wait_all_tasks_blocked()
+        assert waited == []
+        body.complete()
+    assert waited == ["complete"]
+    await body.wait_complete()  # at once
+
+
+@pytest.mark.parametrize("before", [False, True])
+async def test_a_body_that_fails_to_come(before: bool, autojump_clock: MockClock) -> None:
+    """Whoever waits hears of it, whether it waits already or not; the first failure counts."""
+    body = buffered()
+    error = ProxyError(Code.REQUEST_TIMEOUT, "stalled")
+    async with trio.open_nursery() as nursery:
+        if not before:
+            nursery.start_soon(wait_all_tasks_blocked)
+
+            async def wait() -> None:
+                with pytest.raises(ProxyError) as caught:
+                    await body.wait_complete()
+                assert caught.value is error
+
+            nursery.start_soon(wait)
+            await wait_all_tasks_blocked()
+        body.fail(error)
+        body.fail(ProxyError(Code.BAD_REQUEST, "later"))
+    with pytest.raises(ProxyError) as caught:
+        await body.wait_complete()
+    assert caught.value is error
+    assert body.stage is BodyStage.FAILED
+    assert not body.arrived
+
+
+# The ledger
+
+
+def test_the_ledger_wakes_those_who_wait_once_and_in_order() -> None:
+    ledger = BodyLedger(100)
+    woken: list[int] = []
+    waiters = [lambda n=n: woken.append(n) for n in range(4)]
+    assert ledger.try_reserve(100)
+    assert not ledger.try_reserve(1)
+    for waiter in waiters:
+        ledger.call_when_freed(waiter)
+    ledger.forget(waiters[1])
+    ledger.forget(waiters[1])
+    ledger.free(0)
+    assert woken == []
+    ledger.free(10)
+    assert woken == [0, 2, 3]
+    ledger.free(10)
+    assert woken == [0, 2, 3]
+    assert ledger.held == 80
+
+
+def test_who_waits_again_while_being_woken_is_woken_the_next_time() -> None:
+    ledger = BodyLedger(100)
+    woken: list[int] = []
+
+    def again() -> None:
+        woken.append(1)
+        ledger.call_when_freed(again)
+
+    ledger.call_when_freed(again)
+    ledger.take(2)
+    ledger.free(1)
+    assert woken == [1]
+    ledger.free(1)
+    assert woken == [1, 1]
+
+
+# Streamed through
+
+
+def streamed(ledger: BodyLedger, resume: Callable[[], None] = lambda: None, limit: int = 10 * MIB) -> StreamedBody:
+    return StreamedBody(ledger, limit=limit, expected=None, resume=resume)
+
+
+async def test_a_pipe_hands_on_what_came_in_order_and_then_ends(autojump_clock: MockClock) -> None:
+    ledger = BodyLedger(MIB)
+    body = streamed(ledger)
+    passed: list[bytes] = []
+    ended = trio.Event()
+
+    async def send() -> None:
+        while pieces := await body.next_pieces():
+            passed.extend(pieces)
+        ended.set()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(send)
+        for number in range(5):
+            body.push(b"%d" % number)
+            body.push(b"%d" % number)
+            await wait_all_tasks_blocked()
+            assert ledger.held == body.held == 0
+            assert passed == [b"%d" % n for n in range(number + 1) for _ in range(2)]
+        assert not ended.is_set()
+        body.push(b"last")
+        body.complete()
+    assert passed[-1] == b"last"
+    assert body.arrived
+    assert len(body) == 14
+    assert await body.next_pieces() == []
+
+
+async def test_a_full_pipe_resumes_its_reader_when_it_has_room(autojump_clock: MockClock) -> None:
+    ledger = BodyLedger(1)  # bounded by itself, the pipe needs no room on the ledger
+    resumed: list[int] = []
+    body = streamed(ledger, lambda: resumed.append(body.held))
+    body.push(bytes(READ_AHEAD - 1))
+    assert not body.full
+    await body.next_pieces()
+    assert resumed == []
+    body.push(bytes(READ_AHEAD - 1))
+    body.push(b"x")
+    assert body.full
+    assert ledger.held == body.held == READ_AHEAD
+    assert sum(map(len, await body.next_pieces())) == READ_AHEAD
+    assert resumed == [0]
+    assert not body.full
+    assert ledger.held == 0
+
+
+async def test_a_pipe_that_fails_passes_the_failure_on_and_not_what_it_holds(autojump_clock: MockClock) -> None:
+    ledger = BodyLedger(MIB)
+    body = streamed(ledger)
+    body.push(b"abc")
+    error = ProxyError(Code.BAD_REQUEST, "broken")
+    body.fail(error)
+    body.push(b"dropped")
+    with pytest.raises(ProxyError) as caught:
+        await body.next_pieces()
+    assert caught.value is error
+    body.release()
+    assert ledger.held == 0
+
+
+async def test_a_pipe_that_is_released_drops_what_comes_and_resumes_its_reader(autojump_clock: MockClock) -> None:
+    ledger = BodyLedger(MIB)
+    resumed: list[bool] = []
+    body = streamed(ledger, lambda: resumed.append(True))
+    body.push(bytes(READ_AHEAD))
+    body.release()
+    assert resumed == [True]
+    body.push(bytes(READ_AHEAD))
+    assert not body.full
+    assert ledger.held == 0
+    body.release()
+    body.complete()
+    assert body.arrived
+    assert body.stage is BodyStage.RELEASED
+
+
+# Any order of steps
+
+
+class Bodies(RuleBasedStateMachine):
+    """Bodies on one ledger, in any order of steps: the account is always right."""
+
+    @initialize()
+    def start(self) -> None:
+        self.ledger = BodyLedger(3000)
+        self.bodies: list[tuple[BufferedBody, bytearray]] = []
+        self.leases: list[tuple[BodyLease, bytes]] = []
+
+    @rule(expected=st.none() | st.integers(1, 1500))
+    def arrives(self, expected: int | None) -> None:
+        if len(self.bodies) < 4:
+            self.bodies.append((buffered(self.ledger, limit=1000, expected=expected), bytearray()))
+
+    @precondition(lambda self: self.bodies)
+    @rule(data=st.data(), size=st.integers(0, 600))
+    def receives(self, data: st.DataObject, size: int) -> None:
+        body, model = data.draw(st.sampled_from(self.bodies))
+        if body.stage is BodyStage.COMPLETE or self._lent(body):
+            return
+        piece = bytes([size % 251]) * size
+        try:
+            body.push(piece)
+        except ProxyError as error:
+            over = len(model) + size > 1000
+            assert error.code is (Code.BODY_TOO_LARGE if over else Code.OVERLOADED)
+            body.fail(error)
+        else:
+            if body.stage is not BodyStage.RELEASED:
+                model += piece
+
+    @precondition(lambda self: self.bodies)
+    @rule(data=st.data())
+    def completes(self, data: st.DataObject) -> None:
+        data.draw(st.sampled_from(self.bodies))[0].complete()
+
+    @precondition(lambda self: self.bodies)
+    @rule(data=st.data())
+    def is_lent(self, data: st.DataObject) -> None:
+        body, model = data.draw(st.sampled_from(self.bodies))
+        if body.stage is BodyStage.COMPLETE:
+            self.leases.append((body.lease("test").__enter__(), bytes(model)))
+
+    @precondition(lambda self: self.leases)
+    @rule(data=st.data())
+    def comes_back(self, data: st.DataObject) -> None:
+        pair = data.draw(st.sampled_from(self.leases))
+        self.leases.remove(pair)
+        assert bytes(pair[0].view) == pair[1]
+        pair[0].__exit__(None, None, None)
+
+    @precondition(lambda self: self.bodies)
+    @rule(data=st.data())
+    def is_released(self, data: st.DataObject) -> None:
+        data.draw(st.sampled_from(self.bodies))[0].release()
+
+    def _lent(self, body: BufferedBody) -> bool:
+        return any(lease._body is body for lease, _ in self.leases)  # pyright: ignore[reportPrivateUsage]
+
+    @invariant()
+    def the_account_is_right(self) -> None:
+        assert 0 <= self.ledger.held <= self.ledger.limit
+        assert self.ledger.held == sum(body.held for body, _ in self.bodies)
+        assert self.ledger.violations == 0
+        for body, _ in self.bodies:
+            if body.stage is BodyStage.RELEASED and not self._lent(body):
+                assert body.held == 0
+
+    def teardown(self) -> None:
+        for lease, _ in getattr(self, "leases", []):
+            lease.__exit__(None, None, None)
+        for body, _ in getattr(self, "bodies", []):
+            body.release()
+        assert self.ledger.held == 0
+
+
+TestBodies = Bodies.TestCase
+TestBodies.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
