@@ -4,10 +4,9 @@ Lives here: what tests under a virtual clock put in place of the operating syste
 a proxy, HTTP, or assertions.
 
 An :class:`End` is the proxy's ``Transport`` and keeps the habits of a socket, those that hide bugs included: bytes
-that are there are taken without a checkpoint (also where net.py would wait once: the harder case for whoever uses
-it), the first send to a peer that has gone succeeds, and closing with bytes unread resets. Everything that a script
-does to an end is synchronous where the kernel's answer would be, so that a test can do it between any two steps of
-the scheduler.
+that are there are taken without a checkpoint, the first send to a peer that has gone succeeds, and closing with bytes
+unread resets. Everything that a script does to an end is synchronous where the kernel's answer would be, so that a
+test can do it between any two steps of the scheduler.
 """
 
 from __future__ import annotations
