@@ -4,9 +4,9 @@ Lives here: what tests under a virtual clock put in place of the operating syste
 a proxy, HTTP, or assertions.
 
 An :class:`End` is the proxy's ``Transport`` and keeps the habits of a socket, those that hide bugs included: bytes
-that are there are taken without a checkpoint, the first send to a peer that has gone succeeds, closing with bytes
-unread resets, and a local close does not wake ``wait_hangup``. Everything that a script does to an end is
-synchronous where the kernel's answer would be, so that a test can do it between any two steps of the scheduler.
+that are there are taken without a checkpoint, the first send to a peer that has gone succeeds, and closing with bytes
+unread resets. Everything that a script does to an end is synchronous where the kernel's answer would be, so that a
+test can do it between any two steps of the scheduler.
 """
 
 from __future__ import annotations
@@ -150,10 +150,10 @@ class End:
                 self._sending = False
 
     async def wait_hangup(self, *, half_close: bool) -> None:
-        """As ``Transport.wait_hangup``; closing this end does not wake it, since an epoll object would not."""
-        if self.closed:
-            raise trio.ClosedResourceError(f"{self.name} was closed")
+        """As ``Transport.wait_hangup``."""
         while not (self.broken or (half_close and self.ended)):  # noqa: ASYNC913 - as a socket: no wait if it is so
+            if self.closed:
+                raise trio.ClosedResourceError(f"{self.name} was closed")
             await self._waiting.park()
 
     def readable_nowait(self) -> bool:

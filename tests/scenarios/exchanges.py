@@ -13,9 +13,10 @@ from typing import Final
 
 import trio
 
-from tests.network import Peer, Script
-from tests.scenarios.play import Scenario
+from network import Peer, Script
 from trioproxy import Deadlines, Limits, Settings
+
+from .play import Scenario
 
 CHAT: Final = b"POST /v1/chat/completions HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n"
 HEAD_END: Final = b"\r\n\r\n"
@@ -179,7 +180,7 @@ def scenario(
     return Scenario(
         name=name,
         client=client,
-        ports=upstream if isinstance(upstream, Mapping) else {1: [upstream]},
+        ports={1: [upstream]} if callable(upstream) else upstream,
         upstreams=upstreams,
         settings=settings or Settings(),
         outcomes=outcomes or {"completed": 1},

@@ -8,6 +8,9 @@ between any two steps that the proxy's tasks can be in. The scheduler's choices 
 be repeated exactly.
 """
 
+# pyright: reportPrivateUsage=false
+# Trio has no public switch for a deterministic scheduler, and statistics do not say how many requests have begun.
+
 from __future__ import annotations
 
 import enum
@@ -20,8 +23,9 @@ from typing import TYPE_CHECKING, Final, final
 import h11
 import trio
 import trio.testing
+from trio._core import _run
 
-from tests.network import End, Network, Script, connection, perform, stream_of
+from network import End, Network, Script, connection, perform, stream_of
 from trioproxy import Proxy, Settings
 from trioproxy.connection import ClientConnection
 from trioproxy.runtime import Runtime, Statistics
@@ -94,6 +98,8 @@ class Ending:
     """Requests that the proxy gave an id to."""
     open_ends: list[str]
     """The proxy's ends of connections that are still open, the pooled ones excepted."""
+    closed_by: str
+    """The task in whose step the first connection to an upstream was closed; empty if none was."""
     forwarded: int
     """Requests whose head was sent to an upstream."""
     forwarded_late: int
@@ -117,6 +123,8 @@ class Stepper(trio.abc.Instrument):
         self.victim = trio.CancelScope()
         self.client: End | None = None
         self.network: Network | None = None
+        self.closed_by = ""
+        """The task in whose step the first connection to an upstream was closed."""
         self.forwarded_before = 0
         """Requests whose head had been sent to an upstream before the cancel."""
         self._moves = moves
@@ -129,8 +137,15 @@ class Stepper(trio.abc.Instrument):
                 self.made.append(trio.current_time())
                 try:
                     self._make(move)
-                except BaseException as error:  # noqa: BLE001 - Trio would log it and go on
+                except BaseException as error:  # noqa: ASYNC103 - kept and raised by play; Trio would log it and go on
                     self.failures.append(error)
+
+    def after_task_step(self, task: trio.lowlevel.Task) -> None:
+        """Called by Trio."""
+        if self.closed_by or self.network is None:
+            return
+        if any(end.closed for end in self.network.dialled[:1]):
+            self.closed_by = task.name
 
     def _make(self, move: Move) -> None:
         assert self.client is not None
@@ -192,7 +207,7 @@ async def _stage(scenario: Scenario, kind: Kind, stepper: Stepper, log: list[str
                 else:
                     proxy = Proxy(urls, settings=scenario.settings, connector=network.connect)
                     # Statistics do not say how many requests have begun, only how many have ended.
-                    runtime = proxy._runtime  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+                    runtime = proxy._runtime
                     proxies.start_soon(_serve_stream, proxy, stream_of(near), stepper.victim)
             stepper.running = False
             ended = trio.current_time()
@@ -207,6 +222,7 @@ async def _stage(scenario: Scenario, kind: Kind, stepper: Stepper, log: list[str
             pooled=pooled,
             begun=int(runtime.next_request_id().rpartition("-")[2], 16) - 1,
             open_ends=[repr(end) for end in (near, *network.dialled) if not end.closed],
+            closed_by=stepper.closed_by,
             forwarded=forwarded(network),
             forwarded_late=forwarded(network) - stepper.forwarded_before if stepper.victim.cancel_called else 0,
             answers=complete_answers(bytes(near.sent)),
@@ -253,16 +269,15 @@ def complete_answers(data: bytes) -> int:
 @contextmanager
 def _scheduled_by(seed: int) -> Generator[None]:
     """Make the scheduler's choices a function of the seed, as Hypothesis does."""
-    from trio._core import _run  # noqa: PLC0415
-
-    deterministic, _run._ALLOW_DETERMINISTIC_SCHEDULING = _run._ALLOW_DETERMINISTIC_SCHEDULING, True
-    state = _run._r.getstate()
-    _run._r.seed(seed)
+    choices, deterministic = _run._r, _run._ALLOW_DETERMINISTIC_SCHEDULING
+    state = choices.getstate()
+    choices.seed(seed)
+    setattr(_run, "_ALLOW_DETERMINISTIC_SCHEDULING", True)  # noqa: B010 - it is Final to the checkers
     try:
         yield
     finally:
-        _run._r.setstate(state)
-        _run._ALLOW_DETERMINISTIC_SCHEDULING = deterministic
+        setattr(_run, "_ALLOW_DETERMINISTIC_SCHEDULING", deterministic)  # noqa: B010 - as above
+        choices.setstate(state)
 
 
 @contextmanager

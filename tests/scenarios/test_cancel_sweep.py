@@ -12,15 +12,16 @@ from typing import Final
 import pytest
 import trio
 
-from tests.network import Peer
-from tests.scenarios.exchanges import OK, SCENARIOS, SMALL, answers, chat, scenario
-from tests.scenarios.play import Ending, Kind, Move, Scenario, play
+from network import Peer
+
+from .exchanges import OK, SCENARIOS, SMALL, answers, chat, says_nothing, scenario
+from .play import Ending, Kind, Move, Scenario, play
 
 LEAVES: Final = frozenset({Move.CANCEL, Move.CLIENT_CLOSES, Move.CLIENT_RESETS})
 """Moves after which nobody is left to serve."""
 
-STREAM_MOVES: Final = (Move.CANCEL, Move.CLIENT_CLOSES, Move.UPSTREAM_CLOSES)
-"""A stream knows no reset."""
+STREAM_MOVES: Final = (Move.CANCEL, Move.CLIENT_CLOSES)
+"""A stream knows no reset, and what an upstream does is the same on both."""
 
 TWICE: Final = (
     (Move.CANCEL, Move.CLIENT_RESETS),
@@ -97,12 +98,12 @@ def test_cancel_at_every_step(name: str, kind: Kind) -> None:
 @pytest.mark.parametrize("name", _BY_NAME)
 def test_second_move_during_clean_up(name: str, kind: Kind) -> None:
     for number, (first, second) in enumerate(TWICE if kind is Kind.SOCKETS else STREAM_TWICE):
-        step, moved = 1, True
+        step, moved = 1 + number % 2, True
         while moved:
-            gap = (step + number) % GAPS
+            gap = (step // 2 + number) % GAPS
             moves = {step: [first], step + gap: [second]} if gap else {step: [first, second]}
             moved = play_and_check(_BY_NAME[name], moves, kind)
-            step += 1
+            step += 2  # every step, and every gap at a step, once for two of the pairs: all of them take minutes
 
 
 def test_leaving_with_the_whole_request() -> None:
@@ -131,6 +132,20 @@ def test_leaving_with_the_whole_second_request() -> None:
     assert ending.statistics.outcomes["completed"] == ending.statistics.outcomes["client_closed"] == 1
     assert ending.forwarded == 1
     assert ending.pooled == 1
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_abort_is_synchronous(kind: Kind) -> None:
+    """The upstream is reset by the reader that sees the client leave, before the request's task is unwound."""
+
+    async def client(peer: Peer) -> None:
+        await peer.send(chat(SMALL))
+        await trio.sleep(1)
+
+    ending = play(scenario("leaves in prefill", client, says_nothing), {}, kind=kind)
+    assert ending.statistics.outcomes["client_closed"] == ending.begun == 1
+    assert ending.delay == 1
+    assert ending.closed_by.rpartition(".")[2] == ("_serve_connection" if kind is Kind.SOCKETS else "_serve_stream")
 
 
 def test_play_is_repeatable() -> None:

@@ -15,12 +15,11 @@ import select
 import socket
 import struct
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, closing, contextmanager
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, final
 
-import httpx
+import httpx  # noqa: ASYNC127 - what the openai SDK uses
 import pytest
 import trio
 import trio.testing
@@ -52,8 +51,10 @@ class Way(enum.Enum):
 class Client:
     """A client on a raw socket."""
 
-    def __init__(self, sock: trio.socket.SocketType) -> None:
+    def __init__(self, sock: trio.socket.SocketType, name: str) -> None:
         self.sock = sock
+        self.name = name
+        """Unique among the clients of a bench, for the mock's records."""
         self.received = bytearray()
 
     async def send(self, data: bytes) -> None:
@@ -65,7 +66,7 @@ class Client:
 
     async def until(self, mark: bytes) -> bytes:
         """Receive until the mark; returns everything up to now."""
-        with trio.fail_after(SOON):
+        with trio.fail_after(SOON):  # noqa: ASYNC912 - no wait if it is there
             while mark not in self.received:
                 data = await self.sock.recv(65536)
                 assert data, f"the connection ended after {bytes(self.received)!r}"
@@ -107,9 +108,9 @@ class Client:
             await trio.sleep_forever()
 
 
-def request(*, stream: bool = True, padding: int = 0, **knobs: object) -> bytes:
-    """A chat request for the mock; ``prefill="inf"`` never answers."""
-    body = json.dumps({"model": "m", "stream": stream, "metadata": knobs, "messages": "x" * padding}).encode()
+def request(knobs: Mapping[str, float | str] | None = None, *, stream: bool = True, padding: int = 0) -> bytes:
+    """A chat request for the mock, with knobs such as ``{"prefill": "inf"}``, which never answers."""
+    body = json.dumps({"model": "m", "stream": stream, "metadata": knobs or {}, "messages": "x" * padding}).encode()
     return (
         b"POST /v1/chat/completions HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n"
         b"content-length: %d\r\n\r\n" % len(body) + body
@@ -123,8 +124,8 @@ def open_files() -> int:
 
 async def until(holds: Callable[[], bool]) -> None:
     """Wait until something is so."""
-    with trio.fail_after(SOON):
-        while not holds():
+    with trio.fail_after(SOON):  # noqa: ASYNC912 - no wait if it is so
+        while not holds():  # noqa: ASYNC110 - statistics change without an event to wait for
             await trio.sleep(0.001)
 
 
@@ -143,7 +144,7 @@ class Bench:
         """A new client."""
         sock = trio.socket.socket()
         await sock.connect(self.address)
-        self._clients.append(Client(sock))
+        self._clients.append(Client(sock, f"client {len(self._clients)}"))
         return self._clients[-1]
 
     def close(self) -> None:
@@ -196,7 +197,7 @@ class Bench:
         """A request on a new connection is served as if nothing had been."""
         before = self.outcomes.get("completed", 0)
         client = await self.connect()
-        await client.send(request(tokens=1))
+        await client.send(request({"tokens": 1}))
         assert b"[DONE]" in await client.until(b"0\r\n\r\n")
         await client.leave(Way.FIN)
         await until(lambda: self.proxy.statistics().connections == 0)
@@ -283,12 +284,12 @@ async def read_ahead_full(bench: Bench) -> Client:
 
 
 async def _asking(
-    bench: Bench, reached: Callable[[RequestRecord], object], *, stream: bool = True, **knobs: object
+    bench: Bench, reached: Callable[[RequestRecord], object], *, stream: bool = True, **knobs: float | str
 ) -> Client:
     client = await bench.connect()
-    await client.send(request(stream=stream, **knobs))
+    await client.send(request({"id": client.name, **knobs}, stream=stream))
     with trio.fail_after(SOON):
-        await bench.mock.wait_record(reached)
+        await bench.mock.wait_record(lambda record: record.id == client.name and reached(record))
     return client
 
 
@@ -404,7 +405,7 @@ async def test_half_close_is_leaving(stage: str) -> None:
 async def test_half_close_allowed(stream: bool, together: bool) -> None:
     async with bench(ALLOW) as scene:
         client = await scene.connect()
-        await client.send(request(stream=stream, prefill=0.01, interval=0.001, tokens=5))
+        await client.send(request({"prefill": 0.01, "interval": 0.001, "tokens": 5}, stream=stream))
         if not together:
             with trio.fail_after(SOON):
                 await scene.mock.wait_record(lambda record: record.tokens if stream else record.body_read)
@@ -449,7 +450,7 @@ async def test_leaving_after_the_last_byte_is_no_abort(stream: bool, way: Way) -
     async with bench() as scene:
         for _ in range(20):
             client = await scene.connect()
-            await client.send(request(stream=stream, tokens=2, interval=0))
+            await client.send(request({"tokens": 2, "interval": 0}, stream=stream))
             await client.until(b"0\r\n\r\n" if stream else b'"total_tokens"')
             await client.leave(way)
         await until(lambda: scene.proxy.statistics().connections == 0)
@@ -460,7 +461,10 @@ async def test_leaving_after_the_last_byte_is_no_abort(stream: bool, way: Way) -
 
 @pytest.mark.parametrize("pooled", [False, True])
 async def test_leaving_with_the_whole_request(pooled: bool) -> None:
-    """Request and FIN are there before the proxy has read anything: nobody is asked for an answer."""
+    """Request and FIN are there before the proxy has read anything: nobody is asked for an answer.
+
+    Nor is a connection to the upstream that is at hand wasted.
+    """
     async with bench() as scene:
         if pooled:
             await scene.check_next_request()
@@ -468,7 +472,7 @@ async def test_leaving_with_the_whole_request(pooled: bool) -> None:
         opened = scene.proxy.statistics().pool.opened
         for _ in range(20):
             client = await scene.connect()
-            client.send_nowait(request(prefill="inf"))
+            client.send_nowait(request({"prefill": "inf"}))
             await client.leave(Way.FIN)
         await until(lambda: scene.outcomes.get("client_closed") == 20)
         await scene.settle()
@@ -499,8 +503,8 @@ async def test_httpx_read_timeout_in_a_stall() -> None:
 
 
 async def test_httpx_cancelled_while_it_uploads() -> None:
-    async def content() -> AsyncIterator[bytes]:
-        yield b'{"stream": true'
+    async def content() -> AsyncIterator[bytes]:  # noqa: ASYNC900 - httpx takes an upload as one
+        yield b'{"stream": true'  # noqa: ASYNC911 - as above
         await trio.sleep_forever()
 
     async with bench(STREAMED) as scene, _httpx(scene, read=SOON) as client:
@@ -526,12 +530,10 @@ async def test_latency_of_aborts_one_after_another() -> None:
         for _ in range(3):
             latencies: list[float] = []
             for _ in range(200):
-                scene.mock.records  # noqa: B018
                 client = await prefill(scene)
-                record = scene.mock.records[-1]
                 left = await client.leave(Way.RST)
                 with trio.fail_after(SOON):
-                    await scene.mock.wait_record(lambda seen, this=record: seen is this and seen.abandoned is not None)
+                    record = await scene.mock.wait_record(_abandoned_by(client))
                 assert record.abandoned is not None
                 latencies.append(record.abandoned - left)
             best = min(best, report("one after another", latencies))
@@ -547,7 +549,7 @@ async def test_a_thousand_aborts_at_once() -> None:
             clients: list[Client] = []
             for _ in range(1000):
                 client = await scene.connect()
-                await client.send(request(prefill="inf"))
+                await client.send(request({"prefill": "inf"}))
                 clients.append(client)
             await until(lambda: sum(record.body_read is not None for record in scene.mock.records) == 1000)
             left = [await client.leave(Way.RST) for client in clients]
@@ -561,6 +563,10 @@ async def test_a_thousand_aborts_at_once() -> None:
             assert scene.outcomes == {"client_closed": 1000}
             assert sum(record.tokens for record in scene.mock.records) == 0
             assert p99 < 1.0
+
+
+def _abandoned_by(client: Client) -> Callable[[RequestRecord], bool]:
+    return lambda record: record.id == client.name and record.abandoned is not None
 
 
 def report(what: str, latencies: list[float]) -> float:

@@ -1,0 +1,1 @@
+"""Scenarios: whole exchanges, over real sockets or in memory, and what is left after them."""
