@@ -1,4 +1,4 @@
-"""Planted mistakes: something keeps the body of a request beyond its forwarding. Measurements must find each of them.
+"""Planted mistakes: something keeps a body beyond its forwarding. Measurements must find each of them.
 
 Run as a program, ``python holders.py NAME serve …`` is ``trioproxy serve …`` with the mistake NAME in it.
 """
@@ -10,13 +10,16 @@ from collections.abc import Callable
 from typing import Final
 
 from trioproxy.body import BufferedBody, StreamedBody
+from trioproxy.net import Buffer
 from trioproxy.phases import ForwardingPhase, ResponseView
+from trioproxy.relay import Relay
 
 kept: Final[list[object]] = []
 """What the planted mistakes keep; whoever plants one clears it afterwards."""
 
 _responded: Final = ForwardingPhase.responded
 _push: Final = StreamedBody.push
+_feed: Final = Relay.feed
 
 
 def keep_slice(self: ForwardingPhase, token_count: int | None = None) -> ResponseView:
@@ -51,11 +54,18 @@ def keep_pieces(self: StreamedBody, data: bytes) -> None:
     _push(self, data)
 
 
+def keep_response(self: Relay, data: bytes) -> list[Buffer]:
+    """Something accumulates a response that is only relayed."""
+    kept.append(data)
+    return _feed(self, data)
+
+
 HOLDERS: Final[dict[str, tuple[type, str, Callable[..., object]]]] = {
     "slice": (ForwardingPhase, "responded", keep_slice),
     "copy": (ForwardingPhase, "responded", keep_copy),
     "parts": (ForwardingPhase, "responded", keep_parts),
     "pieces": (StreamedBody, "push", keep_pieces),
+    "response": (Relay, "feed", keep_response),
 }
 """By name: the class, its method, and the method with the mistake in it."""
 

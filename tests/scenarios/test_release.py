@@ -36,7 +36,7 @@ ROUNDS: Final = 3
 PREFILL: Final = 5.0
 WAIT: Final = 20.0
 """Seconds until a test gives up."""
-SETTLE: Final = 0.1
+SETTLE: Final = 0.05
 """Seconds that another process gets to do what it does at once."""
 
 Plant = Callable[[str], None]

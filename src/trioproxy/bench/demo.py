@@ -147,7 +147,7 @@ class Demo:
             async with await DemoClient.connect(self._address) as client:
                 record = await self._ask(client, f"control-{len(self._server.records)}", CONTROL_SIZE, tokens=1)
                 live = tracing.live()
-        await self._wait_abandoned(record)
+        await self._wait_over(record)
         return live
 
     async def _until_prefill(
@@ -179,15 +179,15 @@ class Demo:
     async def _leave(self, client: DemoClient, record: RequestRecord) -> float | None:
         """Leave, and see what comes of it; returns when the model server saw it, in ms after the call to close."""
         left = client.leave()
-        await self._wait_abandoned(record)
+        await self._wait_over(record)
         # Had it not been told, it would go on: wait for what it would have made.
         body_read = left if record.body_read is None else record.body_read
         await trio.sleep(max(0.0, body_read + _PREFILL - time.monotonic()) + _WATCH)
         return None if record.abandoned is None else (record.abandoned - left) * 1000
 
-    async def _wait_abandoned(self, record: RequestRecord) -> None:
+    async def _wait_over(self, record: RequestRecord) -> None:
         with trio.move_on_after(_ABORT_WAIT):
-            await self._server.wait_record(lambda other: other is record and record.abandoned is not None)
+            await self._server.wait_record(lambda other: other is record and _is_over(record))
 
 
 async def run_scenarios(
@@ -210,6 +210,10 @@ async def run_scenarios(
         for plan in plans:
             ended(await demo.run(plan))
         nursery.cancel_scope.cancel()
+
+
+def _is_over(record: RequestRecord) -> bool:
+    return record.abandoned is not None or record.finished is not None
 
 
 def _show(address: tuple[str, int]) -> str:

@@ -33,7 +33,9 @@ _SMAPS: Final = Path("/proc/self/smaps_rollup")
 _OWN_FILES: Final = frozenset({tracemalloc.__file__, __file__})
 
 
-class _Block(NamedTuple):
+class Block(NamedTuple):
+    """A kind of block: where it was allocated, and its bytes."""
+
     file: str
     line: int
     size: int
@@ -44,7 +46,7 @@ class _Block(NamedTuple):
 class Live:
     """What was live at one moment, of all that had been allocated since tracing began."""
 
-    large: Counter[_Block]
+    large: Counter[Block]
     """How many blocks of each kind, of those from ``LARGE_BLOCK`` on."""
     small_bytes: int
 
@@ -89,14 +91,14 @@ class Tracing:
 
     def live(self) -> Live:
         """What is live now of all that was allocated in this block."""
-        large: Counter[_Block] = Counter()
+        large: Counter[Block] = Counter()
         small_bytes = 0
         for trace in tracemalloc.take_snapshot().traces:
-            frame = trace.traceback[0]
+            frame = trace.traceback[-1]
             if frame.filename in _OWN_FILES:
                 continue
             if trace.size >= LARGE_BLOCK:
-                large[_Block(frame.filename, frame.lineno, trace.size)] += 1
+                large[Block(frame.filename, frame.lineno, trace.size)] += 1
             else:
                 small_bytes += trace.size
         return Live(large, small_bytes)
