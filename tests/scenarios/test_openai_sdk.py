@@ -10,12 +10,13 @@ import httpx
 import openai
 import pytest
 import trio
+from openai.types.chat import ChatCompletionMessageParam
 
 import trioproxy
 from trioproxy.bench.mock import MockServer, MockSettings
 
 _T = TypeVar("_T")
-MESSAGES: list[openai.types.chat.ChatCompletionMessageParam] = [{"role": "user", "content": "Say something ☃"}]
+MESSAGES: list[ChatCompletionMessageParam] = [{"role": "user", "content": "Say something ☃"}]
 TOKENS = 5
 
 
