@@ -78,7 +78,12 @@ backend upstream
     return [binary, "-db", "-q", "-f", str(config)]
 
 
-PEERS: Final[dict[str, Command]] = {"trioproxy": trioproxy, "haproxy": haproxy}
+def bare(listen: int, upstream: int, _: Path) -> list[str]:
+    """The least that a proxy on Trio can do, for requests only: see `bench.bare`."""
+    return [sys.executable, "-m", "bench.bare", str(listen), str(upstream)]
+
+
+PEERS: Final[dict[str, Command]] = {"trioproxy": trioproxy, "haproxy": haproxy, "bare": bare}
 
 
 def peers_with(serve: str) -> dict[str, Command]:

@@ -1,0 +1,76 @@
+"""`python -m bench.bare LISTEN_PORT UPSTREAM_PORT`: the least that a proxy on Trio can do, as a measure of what is left.
+
+Lives here: a relay with direct sockets, a task and a nursery for each request, and llhttp on both sides. It checks
+nothing, changes nothing, keeps no deadline, watches nobody and expects each message in one read: no proxy to use. What
+it costs beside HAProxy is what Python and Trio cost before the first feature.
+"""
+
+from __future__ import annotations
+
+import socket
+import sys
+
+import httptools
+import trio
+
+
+class _Seen:
+    def __init__(self) -> None:
+        self.fields: list[tuple[bytes, bytes]] = []
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.fields.append((name, value))
+
+
+async def _receive(sock: socket.socket) -> bytes:
+    while True:
+        try:
+            return sock.recv(65536)
+        except BlockingIOError:
+            await trio.lowlevel.wait_readable(sock)
+        except ConnectionError:
+            return b""
+
+
+async def _client(client: socket.socket, upstream: int, idle: list[socket.socket]) -> None:
+    with client:
+        async with trio.open_nursery() as nursery:
+            while data := await _receive(client):
+                httptools.HttpRequestParser(_Seen()).feed_data(data)
+                nursery.start_soon(_request, client, data, upstream, idle)
+
+
+async def _request(client: socket.socket, data: bytes, upstream: int, idle: list[socket.socket]) -> None:
+    async with trio.open_nursery():
+        sock = idle.pop() if idle else _ready(socket.create_connection(("127.0.0.1", upstream)))
+        sock.send(data)
+        response = await _receive(sock)
+        if not response:
+            sock.close()
+            client.shutdown(socket.SHUT_RDWR)
+            return
+        httptools.HttpResponseParser(_Seen()).feed_data(response)
+        client.send(response)
+        idle.append(sock)
+
+
+def _ready(sock: socket.socket) -> socket.socket:
+    sock.setblocking(False)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return sock
+
+
+async def main(listen: int, upstream: int) -> None:
+    """Relay until the process is ended."""
+    idle: list[socket.socket] = []
+    with socket.create_server(("127.0.0.1", listen), backlog=1024) as listener:
+        listener.setblocking(False)
+        async with trio.open_nursery() as nursery:
+            while True:
+                await trio.lowlevel.wait_readable(listener)
+                client, _ = listener.accept()
+                nursery.start_soon(_client, _ready(client), upstream, idle)
+
+
+if __name__ == "__main__":
+    trio.run(main, int(sys.argv[1]), int(sys.argv[2]))
