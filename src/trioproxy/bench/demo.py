@@ -158,12 +158,12 @@ class Demo:
         before = process_pss()
         with Tracing() as tracing:
             record = await self._ask(client, plan.name, plan.size, tokens=plan.tokens)
+            if record.first_token is not None:
+                return record, None
+            # From here to the end nothing is awaited, so nothing can begin while it is measured.
             held = Held.between(control, tracing.live())
             counter = self._counter()
         after = process_pss()
-        await trio.lowlevel.checkpoint()
-        if record.first_token is not None:
-            return record, None
         change = None if before is None or after is None else after - before
         return record, BodyHeld(held=held, counter=counter, pss_change=change)
 
