@@ -1,7 +1,7 @@
 """`python -m bench.bare LISTEN_PORT UPSTREAM_PORT`: the least that a proxy on Trio can do, as a measure of what is left.
 
 Lives here: a relay with direct sockets, a task and a nursery for each request, and llhttp on both sides. It checks
-nothing, changes nothing, keeps no deadline, watches nobody and expects each message in one read: no proxy to use. What
+nothing, changes nothing, keeps no deadline, watches nobody and expects each request in one read: no proxy to use. What
 it costs beside HAProxy is what Python and Trio cost before the first feature.
 """
 
@@ -17,9 +17,13 @@ import trio
 class _Seen:
     def __init__(self) -> None:
         self.fields: list[tuple[bytes, bytes]] = []
+        self.complete = False
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self.fields.append((name, value))
+
+    def on_message_complete(self) -> None:
+        self.complete = True
 
 
 async def _receive(sock: socket.socket) -> bytes:
@@ -44,13 +48,16 @@ async def _request(client: socket.socket, data: bytes, upstream: int, idle: list
     async with trio.open_nursery():
         sock = idle.pop() if idle else _ready(socket.create_connection(("127.0.0.1", upstream)))
         sock.send(data)
-        response = await _receive(sock)
-        if not response:
-            sock.close()
-            client.shutdown(socket.SHUT_RDWR)
-            return
-        httptools.HttpResponseParser(_Seen()).feed_data(response)
-        client.send(response)
+        seen = _Seen()
+        parser = httptools.HttpResponseParser(seen)
+        while not seen.complete:
+            data = await _receive(sock)
+            if not data:
+                sock.close()
+                client.shutdown(socket.SHUT_RDWR)
+                return
+            parser.feed_data(data)
+            client.send(data)
         idle.append(sock)
 
 

@@ -38,6 +38,7 @@ class Options(argparse.Namespace):
     seconds: float
     rounds: int
     connections: int
+    request_rate: float
     streams: int
     rate: float
     json: Path | None
@@ -49,6 +50,7 @@ class Costs(NamedTuple):
     """All rounds of one proxy, in order."""
 
     requests: list[RequestCost]
+    closed: list[RequestCost]
     spread: list[EventCost]
     steps: list[EventCost]
 
@@ -56,6 +58,7 @@ class Costs(NamedTuple):
         """CPU µs per unit of each load, round by round."""
         return {
             "request": [cost.us_per_request for cost in self.requests],
+            "request, closed loop": [cost.us_per_request for cost in self.closed],
             "event": [cost.us_per_event for cost in self.spread],
             "event in steps": [cost.us_per_event for cost in self.steps],
         }
@@ -85,7 +88,7 @@ def measure(options: Options) -> dict[str, Costs]:
     :raises ProbeError: a proxy did something wrong while it was measured.
     """
     peers = peers_with(options.serve)
-    costs = {name: Costs([], [], []) for name in (*options.proxies, DIRECT)}
+    costs = {name: Costs([], [], [], []) for name in (*options.proxies, DIRECT)}
     with contextlib.ExitStack() as stack:
         loop = stack.enter_context(Loop())
         origin = stack.enter_context(serving(loop))
@@ -104,7 +107,10 @@ def _round(loop: Loop, origin: Origin, proxy: Running, costs: Costs, options: Op
     request = partial(measure_requests, connections=options.connections)
     event = partial(measure_events, streams=options.streams, rate=options.rate)
     try:
-        costs.requests.append(request(loop, origin, proxy.port, cpu_ns, seconds=options.seconds))
+        costs.requests.append(
+            request(loop, origin, proxy.port, cpu_ns, seconds=options.seconds, rate=options.request_rate)
+        )
+        costs.closed.append(request(loop, origin, proxy.port, cpu_ns, seconds=options.seconds))
         costs.spread.append(event(loop, origin, proxy.port, cpu_ns, seconds=options.seconds, in_steps=False))
         costs.steps.append(event(loop, origin, proxy.port, cpu_ns, seconds=options.seconds, in_steps=True))
     except ProbeError as error:
@@ -142,7 +148,7 @@ def check(costs: dict[str, Costs], require: float | None) -> list[Check]:
 def render(costs: dict[str, Costs]) -> str:
     """The table: CPU and its ratio, median (lowest–highest) of the rounds."""
     rows: list[list[str]] = []
-    for load in ("request", "event", "event in steps"):
+    for load in ("request", "request, closed loop", "event", "event in steps"):
         for name, cost in costs.items():
             ratio = ratios(costs, name).get(load)
             cpu = "" if name == DIRECT else str(Rounds.of(cost.us()[load]))
@@ -152,8 +158,9 @@ def render(costs: dict[str, Costs]) -> str:
 
 
 def _seen(cost: Costs, load: str) -> list[str]:
-    if load == "request":
-        return [f"{Rounds.of(one.per_second for one in cost.requests).median:.0f}", "", ""]
+    if load.startswith("request"):
+        requests = cost.requests if load == "request" else cost.closed
+        return [f"{Rounds.of(one.per_second for one in requests).median:.0f}", "", ""]
     events = cost.spread if load == "event" else cost.steps
     return [
         f"{Rounds.of(one.per_second for one in events).median:.0f}",
@@ -167,6 +174,7 @@ def as_json(costs: dict[str, Costs]) -> dict[str, object]:
     return {
         name: {
             "requests": [one._asdict() for one in cost.requests],
+            "requests_closed_loop": [one._asdict() for one in cost.closed],
             "events": [one._asdict() for one in cost.spread],
             "events_in_steps": [one._asdict() for one in cost.steps],
             "ratios": {load: ratio._asdict() for load, ratio in ratios(costs, name).items()},
@@ -179,11 +187,12 @@ def _parse(arguments: Sequence[str] | None) -> Options:
     parser = argparse.ArgumentParser(
         prog="python -m bench.cost", description="CPU per small request and per streamed event."
     )
-    parser.add_argument("--proxies", nargs="+", choices=sorted(PEERS), default=list(PEERS), help="default: all")
+    parser.add_argument("--proxies", nargs="+", choices=sorted(PEERS), default=["trioproxy", "haproxy"])
     parser.add_argument("--serve", default="", metavar="OPTIONS", help="further options of `trioproxy serve`")
     parser.add_argument("--seconds", type=float, default=4.0, help="of each load, each proxy, each round")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--connections", type=int, default=16, help="that send small requests")
+    parser.add_argument("--request-rate", type=float, default=1000.0, help="small requests a second, paced")
     parser.add_argument("--streams", type=int, default=200)
     parser.add_argument("--rate", type=float, default=15.0, help="events a second on each stream")
     parser.add_argument("--json", type=Path, help="write all rounds to this file")

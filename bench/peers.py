@@ -79,7 +79,7 @@ backend upstream
 
 
 def bare(listen: int, upstream: int, _: Path) -> list[str]:
-    """The least that a proxy on Trio can do, for requests only: see `bench.bare`."""
+    """The least that a proxy on Trio can do: see `bench.bare`."""
     return [sys.executable, "-m", "bench.bare", str(listen), str(upstream)]
 
 

@@ -1,7 +1,9 @@
 """The cost of small requests: 0.6 kB in, 0.3 kB out, one after the other on each of a few keep-alive connections.
 
-Lives here: that load, its answers and its checks. The load is closed (a connection sends its next request when it has
-its response), so the figure that compares proxies is CPU per request, not requests per second.
+Lives here: that load, its answers and its checks. It comes in two ways, as what one request costs depends on how many
+come at once, of which a wake-up then takes care together. "paced": a fixed rate, the same for every proxy. "closed":
+each connection sends its next request when it has its response, so that a proxy that is quicker also has more to do at
+once. The figure that compares proxies is CPU per request, not requests per second.
 """
 
 from __future__ import annotations
@@ -35,11 +37,12 @@ class RequestCost(NamedTuple):
 
 @final
 class _Tally:
-    __slots__ = ("completed", "stopping")
+    __slots__ = ("closed", "completed")
 
-    def __init__(self) -> None:
+    def __init__(self, *, closed: bool) -> None:
         self.completed = 0
-        self.stopping = False
+        self.closed = closed
+        """Whether a client sends its next request when it has its response."""
 
 
 @final
@@ -51,6 +54,9 @@ class _Client(Wire):
         self._tally = tally
         self._body: list[bytes] = []
         self._reader = MessageReader(self._body.append)
+        self.waiting = False
+
+    def ask(self) -> None:
         self.waiting = True
         self.send(_REQUEST)
 
@@ -63,10 +69,9 @@ class _Client(Wire):
             raise ProbeError(f"not the response that was sent: {self._reader.head!r} {self._body!r}")
         self._body.clear()
         self._tally.completed += 1
-        if self._tally.stopping:
-            self.waiting = False
-        else:
-            self.send(_REQUEST)
+        self.waiting = False
+        if self._tally.closed:
+            self.ask()
 
 
 def _answer(wire: OriginWire, body: bytes) -> None:
@@ -77,21 +82,29 @@ def _answer(wire: OriginWire, body: bytes) -> None:
 
 
 def measure_requests(
-    loop: Loop, origin: Origin, port: int, cpu_ns: Callable[[], int], *, connections: int, seconds: float
+    loop: Loop,
+    origin: Origin,
+    port: int,
+    cpu_ns: Callable[[], int],
+    *,
+    connections: int,
+    seconds: float,
+    rate: float | None = None,
 ) -> RequestCost:
     """Load `port` for `seconds` over `connections`, and every response is checked.
 
+    :param rate: requests a second in all; None for as many as the connections get answered.
     :raises ProbeError: a response is missing, wrong or doubled.
     """
     origin.answer = _answer
-    tally = _Tally()
+    tally = _Tally(closed=rate is None)
     clients = [_Client(loop, connect(port), tally) for _ in range(connections)]
     try:
-        loop.run_until(time.perf_counter() + WARM_UP)
+        _load(loop, clients, WARM_UP, rate)
         began, cpu, completed = time.perf_counter(), cpu_ns(), tally.completed
-        loop.run_until(began + seconds)
+        _load(loop, clients, seconds, rate)
         cpu, completed, took = cpu_ns() - cpu, tally.completed - completed, time.perf_counter() - began
-        tally.stopping = True
+        tally.closed = False
         loop.run_while(lambda: any(client.waiting for client in clients), "the last responses", _TIMEOUT)
     finally:
         for client in clients:
@@ -99,3 +112,20 @@ def measure_requests(
     if not completed:
         raise ProbeError(f"no request was completed in {seconds:g} s")
     return RequestCost(cpu / completed / 1000, completed / took, completed)
+
+
+def _load(loop: Loop, clients: list[_Client], seconds: float, rate: float | None) -> None:
+    start = time.perf_counter()
+    if rate is None:
+        for client in clients:
+            if not client.waiting:
+                client.ask()
+    else:
+        # Of a request that finds every connection waiting, the time to send it has passed: the proxy is saturated.
+        for tick in range(round(seconds * rate)):
+            loop.run_until(start + tick / rate)
+            for client in clients:
+                if not client.waiting:
+                    client.ask()
+                    break
+    loop.run_until(start + seconds)

@@ -15,7 +15,8 @@ from bench.request_leg import RequestCost
 
 def costs(*us: float, late: int = 0) -> cost.Costs:
     events = [EventCost(one, 3000, 0.1, 0.2, 1000, late) for one in us]
-    return cost.Costs([RequestCost(one, 10_000, 1000) for one in us], events, events)
+    requests = [RequestCost(one, 10_000, 1000) for one in us]
+    return cost.Costs(requests, requests, events, events)
 
 
 def test_rounds() -> None:
