@@ -44,8 +44,8 @@ def source(module: str) -> Path:
 
 def unit(module: str) -> str:
     """The entry of the table that this module belongs to."""
-    listed = set().union(*LAYERS)
-    return module if module in listed else module.partition(".")[0]
+    listed = any(module in names for names in LAYERS)
+    return module if listed else module.partition(".")[0]
 
 
 def layer(module: str) -> int:

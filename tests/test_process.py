@@ -21,11 +21,14 @@ def run(program: str) -> str:
 
 @pytest.mark.skipif(os.name != "posix", reason="limits of POSIX")
 def test_the_limit_of_open_files_is_raised_to_the_hard_one() -> None:
-    assert run(
-        "import resource; from trioproxy.process import raise_file_limit as r\n"
-        "resource.setrlimit(resource.RLIMIT_NOFILE, (100, 200))\n"
-        "print(r(), r(), resource.getrlimit(resource.RLIMIT_NOFILE))"
-    ) == "200 200 (200, 200)\n"
+    assert (
+        run(
+            "import resource; from trioproxy.process import raise_file_limit as r\n"
+            "resource.setrlimit(resource.RLIMIT_NOFILE, (100, 200))\n"
+            "print(r(), r(), resource.getrlimit(resource.RLIMIT_NOFILE))"
+        )
+        == "200 200 (200, 200)\n"
+    )
 
 
 def test_how_many_streams_that_allows() -> None:
