@@ -393,3 +393,44 @@ async def test_accepting_goes_on_after_an_error(
                 assert (await stream.receive_some()).startswith(b"HTTP/1.1 503")
         nursery.cancel_scope.cancel()
     assert [record.levelno for record in caplog.records] == [logging.WARNING] * 2
+
+
+# Names of upstreams
+
+
+async def test_a_name_is_looked_up_while_clients_are_served_and_a_failure_is_no_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Tried again until it is known, refreshed from then on; a request in between is told."""
+    looked_up = 0
+
+    def look_up(host: str, port: int) -> list[Address]:
+        nonlocal looked_up
+        looked_up += 1
+        if looked_up <= 2:
+            raise socket.gaierror(socket.EAI_AGAIN, "try again")
+        return [Address(socket.AF_INET, (f"10.0.0.{looked_up}", port))]
+
+    dialled: list[object] = []
+
+    async def connector(address: Address) -> Transport:
+        await trio.lowlevel.checkpoint()
+        dialled.append(address.sockaddr)
+        raise ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")
+
+    monkeypatch.setattr("trioproxy.upstream.endpoint._look_up", look_up)
+    monkeypatch.setattr(server, "_RESOLVE_RETRY", 0.05)
+    proxy = Proxy(["http://model:80"], settings=Settings(resolve_interval=0.1), connector=connector)
+    near, far = memory_stream_pair()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(proxy.serve_stream, far)
+        with trio.fail_after(5):
+            await near.send_all(get().encode())
+            assert b"name 'model' cannot be resolved" in await near.receive_some()
+            assert dialled == []
+            for refreshed in ("10.0.0.3", "10.0.0.4"):
+                while (refreshed, 80) not in dialled:
+                    await trio.sleep(0.01)
+                    await near.send_all(get().encode())
+                    assert (await near.receive_some()).startswith(b"HTTP/1.1 503")
+        await near.aclose()
