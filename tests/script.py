@@ -204,9 +204,7 @@ class Conversation:
         assert (now.pool.idle, now.pool.held, now.pool.connecting) == (0, 0, 0)
         assert all(transport.closed for transport in self._transports)
 
-    def _peer(
-        self, name: str, stream: trio.abc.HalfCloseableStream, *, deaf: bool
-    ) -> Peer:
+    def _peer(self, name: str, stream: trio.abc.HalfCloseableStream, *, deaf: bool) -> Peer:
         peer = Peer(name, stream)
         self._peers.append(peer)
         if not deaf:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 
 import pytest
-from script import conversation, forwarded, get, message, post, relayed
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from script import conversation, forwarded, get, message, post, relayed
 from trioproxy import Limits, Settings
 
 OK = message("HTTP/1.1 200 OK", "Content-Length: 2", body="ok")
@@ -192,18 +192,14 @@ REFUSED = [
     pytest.param(message("GET / HTTP/1.1"), 400, "bad_request", id="no Host"),
     pytest.param(message("GET / HTTP/1.1", "Host: a", "Host: a"), 400, "bad_request", id="two Hosts"),
     pytest.param(get("/", "Content-Length: 1, 1"), 400, "bad_request", id="list of lengths"),
-    pytest.param(
-        get("/", "Content-Length: 5", "Transfer-Encoding: chunked"), 400, "bad_request", id="two framings"
-    ),
+    pytest.param(get("/", "Content-Length: 5", "Transfer-Encoding: chunked"), 400, "bad_request", id="two framings"),
     pytest.param(get("/%00"), 400, "bad_request", id="NUL in the path"),
     pytest.param(message("CONNECT a:443 HTTP/1.1", "Host: a"), 405, "method_not_allowed", id="CONNECT"),
     pytest.param(get("/", "Expect: miracles"), 417, "expectation_failed", id="unknown expectation"),
     pytest.param(get("/" + "x" * 8192), 414, "target_too_long", id="long target"),
     pytest.param(get("/", "X: " + "y" * 65536), 431, "head_too_large", id="large head"),
     pytest.param(get("/", *["X: y"] * 100), 431, "head_too_large", id="many fields"),
-    pytest.param(
-        get("/", "Transfer-Encoding: gzip, chunked"), 501, "transfer_coding_unsupported", id="other coding"
-    ),
+    pytest.param(get("/", "Transfer-Encoding: gzip, chunked"), 501, "transfer_coding_unsupported", id="other coding"),
     pytest.param(message("GET / HTTP/1.2", "Host: a"), 505, "http_version_unsupported", id="other version"),
     pytest.param(message("GET / HTTP/2.0", "Host: a"), 505, "http_version_unsupported", id="HTTP/2"),
     pytest.param(get("/", "Content-Length: 67108865"), 413, "body_too_large", id="long body"),

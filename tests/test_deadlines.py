@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import trio
-from script import Conversation, Peer, conversation, forwarded, get, message, post, relayed
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from script import Conversation, Peer, conversation, forwarded, get, message, post, relayed
 from trioproxy import Deadlines, Limits, Settings
 
 OK = message("HTTP/1.1 200 OK", "Content-Length: 2", body="ok")
@@ -182,9 +182,7 @@ async def test_the_first_byte_is_waited_for_from_the_last_byte_of_the_request(au
 
 @pytest.mark.parametrize("said", ["", "7\r\n: ping\n\r\n", "9\r\n: ping\n\n\n\r\n"], ids=["nothing", "part", "comment"])
 @pytest.mark.parametrize("together", [False, True])
-async def test_the_first_event_of_a_stream_has_a_deadline(
-    said: str, together: bool, autojump_clock: MockClock
-) -> None:
+async def test_the_first_event_of_a_stream_has_a_deadline(said: str, together: bool, autojump_clock: MockClock) -> None:
     """Comments are no events."""
     async with conversation(settings(first_event=600, idle=10)) as talk:
         client, upstream = await asked(talk, get())

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 
 import pytest
-from script import Conversation, Peer, conversation, forwarded, get, message, post, relayed
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from script import Conversation, Peer, conversation, forwarded, get, message, post, relayed
 from trioproxy import Deadlines, Limits, Settings
 
 OK = message("HTTP/1.1 200 OK", "Content-Length: 2", body="ok")
@@ -173,9 +173,7 @@ async def test_bytes_after_a_response_reach_nobody(
 
 
 @pytest.mark.parametrize("close", ["HTTP/1.0 200 OK", "HTTP/1.1 200 OK\r\nConnection: close"])
-async def test_a_connection_that_the_upstream_gives_up_is_not_used_again(
-    close: str, autojump_clock: MockClock
-) -> None:
+async def test_a_connection_that_the_upstream_gives_up_is_not_used_again(close: str, autojump_clock: MockClock) -> None:
     async with conversation() as talk:
         client, upstream = await asked(talk, get())
         await upstream.says(message(close, "Content-Length: 2", body="ok"))
@@ -335,9 +333,7 @@ async def test_an_early_response_ends_the_upload_and_both_connections(
         upstream = await talk.upstream()
         await upstream.takes()
         await upstream.says(message("HTTP/1.1 413 No", "Content-Length: 2", body="no"))
-        await client.hears(
-            relayed("HTTP/1.1 413 No", "Content-Length: 2", body="no", more=["connection: close"])
-        )
+        await client.hears(relayed("HTTP/1.1 413 No", "Content-Length: 2", body="no", more=["connection: close"]))
         await upstream.hears_end()
         await client.says("x" * 100_000)
         await upstream.hears("")
@@ -386,9 +382,7 @@ async def test_the_second_attempt_is_the_last(autojump_clock: MockClock) -> None
 
 
 @pytest.mark.parametrize("method", ["POST", "PATCH", "UNKNOWN"])
-async def test_a_request_that_may_have_been_acted_on_is_not_sent_again(
-    method: str, autojump_clock: MockClock
-) -> None:
+async def test_a_request_that_may_have_been_acted_on_is_not_sent_again(method: str, autojump_clock: MockClock) -> None:
     async with conversation() as talk:
         client, stale = await _stale(talk)
         await client.says(message(f"{method} /x HTTP/1.1", "Host: a", "Content-Length: 3", body="abc"))

@@ -9,7 +9,7 @@ import pytest
 
 from trioproxy import ForwardingPhase, RequestPhase, ResponseView, UseAfterMove
 from trioproxy.apis.openai import BodyState, RequestFields
-from trioproxy.body import BodyLedger, BodyStage, BufferedBody, StreamedBody
+from trioproxy.body import BodyLedger, BufferedBody, StreamedBody
 from trioproxy.http1 import NO_BODY, RequestHead
 from trioproxy.upstream.endpoint import Endpoint
 
@@ -55,9 +55,9 @@ def test_everything_moves_on() -> None:
     assert (forwarding.request_id, forwarding.head, forwarding.fields) == ("id", HEAD, FIELDS)
     assert forwarding.body is body
     assert forwarding.endpoint is ENDPOINT
-    assert body.stage is BodyStage.COMPLETE
+    assert body.held
     view = forwarding.responded(token_count=7)
-    assert body.stage is BodyStage.RELEASED
+    assert not body.held
     assert (view.request_id, view.model, view.stream, view.max_output_tokens) == ("id", "a-model", True, 10)
     assert (view.token_count, view.endpoint) == (7, ENDPOINT)
 
@@ -84,13 +84,13 @@ def test_a_request_that_was_answered_says_where_it_went(attribute: str) -> None:
 
 
 def test_the_methods_of_a_phase_that_has_moved() -> None:
-    with pytest.raises(UseAfterMove, match="RequestPhase.request_id .* moved to ForwardingPhase"):
+    with pytest.raises(UseAfterMove, match=r"RequestPhase\.request_id .* moved to ForwardingPhase"):
         moved_to_forwarding().forward_to(ENDPOINT)
-    with pytest.raises(UseAfterMove, match="RequestPhase.body .* moved to ForwardingPhase"):
+    with pytest.raises(UseAfterMove, match=r"RequestPhase\.body .* moved to ForwardingPhase"):
         moved_to_forwarding().lend_body("somebody")
-    with pytest.raises(UseAfterMove, match="ForwardingPhase.* moved to ResponseView"):
+    with pytest.raises(UseAfterMove, match=r"ForwardingPhase\..* moved to ResponseView"):
         moved_to_response().responded()
-    with pytest.raises(UseAfterMove, match="ForwardingPhase.* moved to ResponseView"):
+    with pytest.raises(UseAfterMove, match=r"ForwardingPhase\..* moved to ResponseView"):
         moved_to_response().reassign(ENDPOINT)
 
 
@@ -176,5 +176,7 @@ def test_moving_through_the_phases_costs_little(capsys: pytest.CaptureFixture[st
     cost = min(timeit.repeat(move, number=number, repeat=7)) / number * 1e6
     unit = min(timeit.repeat(baseline, number=number, repeat=7)) / number * 1e6
     with capsys.disabled():
-        print(f"\nphases: {cost:.2f} µs a request, {cost / unit:.1f} × a frozen dataclass of five fields ({unit:.2f} µs)")
+        print(
+            f"\nphases: {cost:.2f} µs a request, {cost / unit:.1f} × a frozen dataclass of five fields ({unit:.2f} µs)"
+        )
     assert cost < 4 * unit

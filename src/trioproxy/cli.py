@@ -237,7 +237,7 @@ def _run_until_signal(
     :param stop: asks the server to end and returns what to print and the seconds that it may take; None for a server
         that the first signal cancels.
     """
-    failure: OSError | None = None
+    failure: str | None = None
 
     async def run_beside_signals() -> None:
         nonlocal failure
@@ -246,12 +246,14 @@ def _run_until_signal(
             try:
                 await run()
             except OSError as error:
-                failure = error
+                failure = error.strerror or str(error)
+            except UnicodeError:
+                failure = "that is not a host name"
             nursery.cancel_scope.cancel()
 
     trio.run(run_beside_signals)
     if failure is not None:
-        raise click.ClickException(f"cannot listen on {_show(*listen)}: {failure.strerror or failure}")
+        raise click.ClickException(f"cannot listen on {_show(*listen)}: {failure}")
 
 
 async def _watch_signals(  # noqa: ASYNC114 - no block uses it as a context

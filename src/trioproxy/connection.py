@@ -238,7 +238,7 @@ class ClientConnection:
         """Close now, and wake the reader if it waits for anything."""
         self._state = ReadState.CLOSED
         self._transport.close()
-        self._resume()
+        self._scope.cancel()  # for a stream that cannot be closed without waiting, which wakes nobody
 
     # Deadlines of the reader.
 

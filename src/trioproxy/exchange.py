@@ -270,9 +270,10 @@ class Exchange:
                 if lease.take_idle_nowait() is not None:
                     try:
                         await self._forward(lease, forwarding)
-                        return
                     except _StaleConnectionError:
                         pass  # once more, on a fresh connection
+                    else:
+                        return
                 try:
                     await self._connect(lease, pool)
                 except ProxyError as error:

@@ -27,7 +27,8 @@ _logger: Final = logging.getLogger("trioproxy")
 _ACCEPTS_BEFORE_YIELD: Final = 64
 _ACCEPT_PAUSE: Final = 0.1
 _RESOLVE_RETRY: Final = 1.0
-_OUT_OF_RESOURCES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+_LISTENER_IS_BROKEN: Final = frozenset({errno.EBADF, errno.EINVAL, errno.ENOTSOCK, errno.EOPNOTSUPP})
+"""All other errors of accept come from outside: no files or memory left, or an error of the network (accept(2))."""
 
 
 _T_contra = TypeVar("_T_contra", contravariant=True)
@@ -144,7 +145,7 @@ class Proxy:
                         break
                     nursery.start_soon(self._serve_connection, *accepted)
             except OSError as error:
-                if error.errno not in _OUT_OF_RESOURCES:
+                if error.errno in _LISTENER_IS_BROKEN:
                     raise
                 _logger.warning("cannot accept a connection: %s; trying again in %g s", error, _ACCEPT_PAUSE)
                 await trio.sleep(_ACCEPT_PAUSE)

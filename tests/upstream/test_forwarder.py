@@ -74,7 +74,9 @@ def test_what_a_client_claims_about_the_way_is_replaced(name: str) -> None:
 
 
 def test_a_nomination_does_not_remove_what_the_next_hop_relies_on() -> None:
-    lines = forward("POST / HTTP/1.1", "Host: a", "Content-Length: 5", "Connection: host, content-length, via", length=5)
+    lines = forward(
+        "POST / HTTP/1.1", "Host: a", "Content-Length: 5", "Connection: host, content-length, via", length=5
+    )
     assert values(lines, "host") == ["a"]
     assert values(lines, "content-length") == ["5"]
     assert len(values(lines, "via")) == 1

@@ -1,0 +1,60 @@
+"""Settings: the defaults that are promised, and what is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import pytest
+
+from trioproxy import Deadlines, Limits, Settings
+
+
+def test_the_defaults() -> None:
+    assert dataclasses.asdict(Deadlines()) == {
+        "connect": 5,
+        "first_byte": 600,
+        "first_event": 600,
+        "idle": 300,
+        "total": math.inf,
+        "head": 10,
+        "body_stall": 30,
+        "write_stall": 60,
+        "client_keep_alive": 75,
+        "upstream_keep_alive": 4,
+        "linger": 5,
+        "overload": 5,
+        "drain": 30,
+    }
+    limits = Limits()
+    assert (limits.head_size, limits.head_fields, limits.target_size) == (65536, 100, 8192)
+    assert limits.body_size <= limits.bodies_size
+    assert (Settings().body, Settings().client_half_close, Settings().codec) == ("auto", "cancel", "llhttp")
+
+
+@pytest.mark.parametrize("name", [item.name for item in dataclasses.fields(Deadlines)])
+@pytest.mark.parametrize("value", [-1.0, -math.inf, math.nan])
+def test_a_deadline_that_is_none(name: str, value: float) -> None:
+    with pytest.raises(ValueError, match=f"deadline '{name}' must be a number of seconds ≥ 0"):
+        Deadlines(**{name: value})
+
+
+@pytest.mark.parametrize("name", [item.name for item in dataclasses.fields(Deadlines)])
+@pytest.mark.parametrize("value", [0, 0.5, math.inf])
+def test_a_deadline(name: str, value: float) -> None:
+    assert getattr(Deadlines(**{name: value}), name) == value
+
+
+@pytest.mark.parametrize("name", [item.name for item in dataclasses.fields(Limits)])
+def test_a_limit(name: str) -> None:
+    assert getattr(Limits(**{name: 1}), name) == 1
+    for value in (0, -1):
+        with pytest.raises(ValueError, match=f"limit '{name}' must be above 0"):
+            Limits(**{name: value})
+
+
+@pytest.mark.parametrize("settings", [Deadlines(), Limits(), Settings()])
+def test_settings_cannot_be_changed(settings: Deadlines | Limits | Settings) -> None:
+    name = dataclasses.fields(settings)[0].name
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        setattr(settings, name, 1)
