@@ -28,7 +28,7 @@ from .net import Transport
 from .phases import ForwardingPhase, RequestPhase, ResponseView
 from .relay import Relay
 from .runtime import Outcome, Phase, Runtime, outcome_of
-from .upload import Upload, start_nowait
+from .upload import Upload
 from .upstream.pool import Lease, Pool
 
 _logger: Final = logging.getLogger("trioproxy")
@@ -331,20 +331,17 @@ class Exchange:
         assert transport is not None
         method = forwarding.head.method
         body = forwarding.body
-        upstream_head = self._upstream_head(forwarding)
-        sent, broken = start_nowait(transport, upstream_head, body)
+        upload = Upload(transport, self._upstream_head(forwarding), body, stall=self._deadlines.write_stall)
+        upload.start_nowait()
         # Only a request without a body can be sent again once it was sent.
         again = lease.reused and isinstance(body, BufferedBody) and not len(body) and method in _IDEMPOTENT
-        if isinstance(body, BufferedBody) and sent == len(upstream_head) + len(body):
+        if upload.complete:
             view = None if again else forwarding.responded()
             self._await(Stage.FIRST_BYTE, self._deadlines.first_byte)
             received = await self._receive_head(transport, method, stale=again)
             return *received, view or forwarding.responded()
-        if lease.reused and broken and sent == 0:
+        if lease.reused and upload.broken and upload.sent == 0:
             raise _StaleConnectionError
-        upload = Upload(
-            transport, upstream_head, body, sent=sent, broken=broken, stall=self._deadlines.write_stall
-        )
         return await self._dispatch_slowly(lease, forwarding, transport, upload, again=again)
 
     async def _dispatch_slowly(
@@ -389,8 +386,6 @@ class Exchange:
             raise upload.failure
         if received is None:
             assert failure is not None
-            if lease.reused and upload.sent == 0 and isinstance(failure, ProxyError):
-                raise _StaleConnectionError
             raise failure
         if not upload.complete:
             # An early response ends the upload, and the connection cannot carry another request.

@@ -104,11 +104,11 @@ class Relay:
                 # After the send, so that no observer can delay it.
                 for piece in pieces:
                     observer.feed(piece)
+            if pieces:
+                self._pace.progress()
             if decoder.done:
                 writer.complete = True
                 return
-            if pieces:
-                self._pace.progress()
             try:
                 data = await self._source.receive()
             except trio.BrokenResourceError as error:

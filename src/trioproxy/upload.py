@@ -19,52 +19,43 @@ from .net import Buffer, Transport, send_all
 _HOLDER: Final = "forwarding"
 
 
-def start_nowait(transport: Transport, head: bytes, body: BufferedBody | StreamedBody) -> tuple[int, bool]:
-    """Hand over what can be without waiting: nearly always all of a buffered request.
-
-    Returns the bytes sent, the head included, and whether the connection turned out to be broken.
-    """
-    try:
-        if isinstance(body, BufferedBody) and len(body):
-            with body.lease(_HOLDER) as lease:
-                return transport.send_nowait([head, lease.view]), False
-        return transport.send_nowait([head]), False
-    except (trio.BrokenResourceError, trio.ClosedResourceError):
-        return 0, True
-
-
 @final
 class Upload:
     """One request on its way up.
 
-    :param sent: bytes that :func:`start_nowait` has sent, the head included.
-    :param broken: whether it found the connection broken.
     :param stall: seconds that the upstream may take nothing at all.
     """
 
     __slots__ = ("_body", "_head", "_stall", "_transport", "broken", "complete", "failure", "sent")
 
-    def __init__(
-        self,
-        transport: Transport,
-        head: bytes,
-        body: BufferedBody | StreamedBody,
-        *,
-        sent: int,
-        broken: bool,
-        stall: float,
-    ) -> None:
+    def __init__(self, transport: Transport, head: bytes, body: BufferedBody | StreamedBody, *, stall: float) -> None:
         self._transport = transport
         self._head = head
         self._body = body
         self._stall = stall
-        self.sent = sent
+        self.sent = 0
         """Bytes handed to the kernel so far, the head included."""
         self.complete = False
-        self.broken = broken
+        self.broken = False
         """The upstream takes no more; it may have answered before."""
         self.failure: ProxyError | None = None
         """Why the request cannot be completed, where waiting for an answer makes no sense."""
+
+    def start_nowait(self) -> None:
+        """Hand over what can be without waiting: nearly always all of a buffered request."""
+        body = self._body
+        try:
+            if isinstance(body, StreamedBody):
+                self.sent = self._transport.send_nowait([self._head])
+            elif len(body):
+                with body.lease(_HOLDER) as lease:
+                    self.sent = self._transport.send_nowait([self._head, lease.view])
+                self.complete = self.sent == len(self._head) + len(body)
+            else:
+                self.sent = self._transport.send_nowait([self._head])
+                self.complete = self.sent == len(self._head)
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            self.broken = True
 
     async def run(self) -> None:
         """Send the rest. Never raises: how it ended is in ``complete``, ``broken`` and ``failure``."""

@@ -57,7 +57,7 @@ def test_merged_events_fail() -> None:
 def test_the_table_shows_every_load_and_proxy() -> None:
     seen = {"trioproxy": costs(40), "haproxy": costs(20), cost.DIRECT: costs(0)}
     text = cost.render(seen)
-    assert len(text.splitlines()) == 2 + 9
+    assert len(text.splitlines()) == 2 + 12
     assert "2.00 (2.00–2.00)" in text
 
 
