@@ -222,3 +222,80 @@ async def test_a_body_that_fits_no_buffer_arrives_whole() -> None:
             await upstream.says(OK)
             await client.hears("ok")
             assert net.proxy.statistics().body_bytes_held == 0
+
+
+# What leaves a socket without waiting takes a way of its own through the exchange.
+
+
+@pytest.mark.parametrize(
+    ("deadline", "said", "status"),
+    [
+        ("first_byte", "", 504),
+        ("first_event", message("HTTP/1.1 200 OK", "Content-Type: text/event-stream"), None),
+        ("idle", message("HTTP/1.1 200 OK", "Content-Length: 5"), None),
+        ("total", "", 504),
+    ],
+)
+async def test_the_deadlines_of_a_response(deadline: str, said: str, status: int | None) -> None:
+    async with sockets(**{deadline: 0.1}) as net:
+        client = await net.client()
+        begin = trio.current_time()
+        await client.says(post("abc"))
+        upstream = await net.upstream()
+        await upstream.hears("abc")
+        await upstream.says(said)
+        if status is None:
+            heard, _ = await client.hears_to_the_end()
+            assert heard.startswith(b"HTTP/1.1 200 OK\r\n")
+            assert not heard.endswith(b"0\r\n\r\n")
+        else:
+            assert f'"code":"{deadline}_timeout"' in await client.hears("}}")
+        assert trio.current_time() - begin >= 0.1
+        assert await upstream.hears_to_the_end() == (b"", True)
+        assert net.proxy.statistics().errors == {f"{deadline}_timeout": 1}
+
+
+@pytest.mark.parametrize(
+    ("method", "body", "again"),
+    [("GET", "", True), ("DELETE", "", True), ("POST", "", False), ("POST", "abc", False), ("PUT", "abc", False)],
+)
+async def test_a_connection_that_dies_under_a_request(method: str, body: str, again: bool) -> None:
+    """A body is gone when its last byte has been sent, so that a request with one is not sent again."""
+    async with sockets() as net:
+        client = await net.client()
+        await client.says(get())
+        stale = await net.upstream()
+        await stale.hears("\r\n\r\n")
+        await stale.says(OK)
+        await client.hears("ok")
+        request = message(f"{method} /x HTTP/1.1", "Host: a", f"Content-Length: {len(body)}", body=body)
+        await client.says(request)
+        await stale.hears(body or "\r\n\r\n")
+        stale.resets()
+        if again:
+            fresh = await net.upstream()
+            assert (await fresh.hears("\r\n\r\n")).startswith(f"{method} /x HTTP/1.1\r\n")
+            await fresh.says(OK)
+            await client.hears("ok")
+        else:
+            assert '"code":"upstream_closed"' in await client.hears("}}")
+        assert net.proxy.statistics().pool.opened == 1 + again
+
+
+async def test_what_is_read_ahead_of_a_request_is_bounded() -> None:
+    """Then reading stops, and the client's sending with it, until the request has been answered."""
+    async with sockets() as net:
+        client = await net.client()
+        await client.says(get("/first"))
+        upstream = await net.upstream()
+        await upstream.hears("\r\n\r\n")
+        sent = 0
+        body = "x" * 1_000_000
+        with trio.move_on_after(0.3):
+            await client.says(post(body))
+            while sent < 60:
+                await client.says(body)
+                sent += 1
+        assert sent < 30  # what the buffers of the kernel take
+        await upstream.says(OK)
+        await client.hears("ok")

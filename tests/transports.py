@@ -1,16 +1,18 @@
-"""A transport for tests of what reads and writes one: it takes as much as it is told to, and notes what happens.
+"""Connections for tests of what reads and writes them: scripted ones, the least of streams, a pair of sockets.
 
 Does not live here: a network; see script.py for conversations.
 """
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Sequence
 from typing import final
 
 import trio
 
-from trioproxy.net import Buffer, ReceiveTarget
+from trioproxy import net
+from trioproxy.net import Buffer, ReceiveTarget, Transport
 
 
 @final
@@ -81,3 +83,59 @@ class Script:
 
     async def aclose(self) -> None:
         raise NotImplementedError
+
+
+class BareStream(trio.abc.Stream):
+    """A stream with nothing but what a stream must have: it cannot be closed without awaiting."""
+
+    def __init__(self, stream: trio.abc.Stream) -> None:
+        self._stream = stream
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        await self._stream.send_all(data)
+
+    async def wait_send_all_might_not_block(self) -> None:
+        await self._stream.wait_send_all_might_not_block()
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
+        return await self._stream.receive_some(max_bytes)
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
+class Target:
+    """Storage with windows of a fixed size."""
+
+    def __init__(self, window: int) -> None:
+        self.data = bytearray()
+        self._window = window
+        self._room = bytearray(window)
+
+    def window(self) -> memoryview:
+        return memoryview(self._room)
+
+    def filled(self, count: int) -> None:
+        assert count <= self._window
+        self.data += self._room[:count]
+
+
+async def receive_exactly(transport: Transport, count: int) -> bytes:
+    data = bytearray()
+    while len(data) < count:
+        piece = await transport.receive()
+        assert piece
+        assert len(piece) <= net.RECEIVE_SIZE
+        data += piece
+    return bytes(data)
+
+
+def tcp_pair() -> tuple[socket.socket, socket.socket]:
+    """Two ends of a connection over loopback."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        near = socket.create_connection(listener.getsockname())
+        far, _ = listener.accept()
+    for sock in (near, far):
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return near, far

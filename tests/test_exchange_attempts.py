@@ -1,0 +1,152 @@
+"""When a request is sent again, when to another endpoint, and when it must not be."""
+
+from __future__ import annotations
+
+import pytest
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from script import Conversation, Peer, conversation, forwarded, get, message, post, relayed
+
+OK = message("HTTP/1.1 200 OK", "Content-Length: 2", body="ok")
+OK_HEARD = relayed("HTTP/1.1 200 OK", "Content-Length: 2", body="ok")
+CHUNKED = "Transfer-Encoding: chunked"
+
+
+async def asked(talk: Conversation, text: str) -> tuple[Peer, Peer]:
+    """A client that has sent this request, and the upstream that has got it."""
+    client = await talk.client()
+    await client.says(text)
+    upstream = await talk.upstream()
+    await upstream.takes()
+    return client, upstream
+
+
+async def _stale(talk: Conversation) -> tuple[Peer, Peer]:
+    """A client, and an upstream whose idle connection ends at its next use."""
+    client, upstream = await asked(talk, get("/first"))
+    await upstream.says(OK)
+    await client.hears(OK_HEARD)
+    return client, upstream
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "OPTIONS", "DELETE"])
+async def test_a_request_on_a_stale_connection_is_sent_once_more_on_a_fresh_one(
+    method: str, autojump_clock: MockClock
+) -> None:
+    async with conversation() as talk:
+        client, stale = await _stale(talk)
+        await client.says(message(f"{method} /x HTTP/1.1", "Host: a"))
+        await stale.hears(forwarded(f"{method} /x HTTP/1.1"))
+        await stale.leaves()
+        fresh = await talk.upstream()
+        await fresh.hears(forwarded(f"{method} /x HTTP/1.1"))
+        await fresh.says(message("HTTP/1.1 204 None"))
+        await client.hears(relayed("HTTP/1.1 204 None"))
+        assert talk.count("completed") == 2
+
+
+async def test_the_second_attempt_is_the_last(autojump_clock: MockClock) -> None:
+    async with conversation() as talk:
+        client, stale = await _stale(talk)
+        await client.says(get())
+        await stale.takes()
+        await stale.leaves()
+        fresh = await talk.upstream()
+        await fresh.takes()
+        await fresh.leaves()
+        await client.hears_refusal(502, "upstream_closed", closes=False)
+        assert talk.dialled == ["10.0.0.1"] * 2
+
+
+@pytest.mark.parametrize("method", ["POST", "PATCH", "UNKNOWN"])
+@pytest.mark.parametrize("body", ["", "abc"])
+async def test_a_request_that_may_have_been_acted_on_is_not_sent_again(
+    method: str, body: str, autojump_clock: MockClock
+) -> None:
+    async with conversation() as talk:
+        client, stale = await _stale(talk)
+        await client.says(message(f"{method} /x HTTP/1.1", "Host: a", f"Content-Length: {len(body)}", body=body))
+        await stale.takes()
+        await stale.leaves()
+        await client.hears_refusal(502, "upstream_closed", closes=False)
+        assert talk.dialled == ["10.0.0.1"]
+
+
+async def test_a_response_that_has_begun_is_not_asked_for_again(autojump_clock: MockClock) -> None:
+    async with conversation() as talk:
+        client, stale = await _stale(talk)
+        await client.says(get())
+        await stale.takes()
+        await stale.says("H")
+        await wait_all_tasks_blocked()
+        await stale.leaves()
+        await client.hears_refusal(502, "upstream_closed", closes=False)
+
+
+async def test_a_post_of_which_nothing_was_written_is_sent_on_a_fresh_connection(autojump_clock: MockClock) -> None:
+    async with conversation() as talk:
+        client, stale = await _stale(talk)
+        await stale.leaves()
+        await client.says(post("abc"))
+        fresh = await talk.upstream()
+        await fresh.hears(forwarded("POST /x HTTP/1.1", length=3, body="abc"))
+        await fresh.says(OK)
+        await client.hears(OK_HEARD)
+
+
+async def test_an_upstream_that_is_gone_when_its_stale_connection_fails_is_stood_in_for(
+    autojump_clock: MockClock,
+) -> None:
+    async with conversation(upstreams=2) as talk:
+        client, stale = await _stale(talk)
+        await client.says(get("/2"))
+        await (other := await talk.upstream()).says(OK)
+        await client.takes()
+        await other.takes()
+        talk.refusing.add("10.0.0.1")
+        await client.says(get("/3"))
+        await stale.hears(forwarded("GET /3 HTTP/1.1"))
+        await stale.leaves()
+        await other.hears(forwarded("GET /3 HTTP/1.1"))
+        await other.says(OK)
+        await client.hears(OK_HEARD)
+
+
+@pytest.mark.parametrize("method", ["GET", "POST", "PATCH"])
+async def test_an_endpoint_that_cannot_be_reached_is_stood_in_for(method: str, autojump_clock: MockClock) -> None:
+    async with conversation(upstreams=3) as talk:
+        talk.refusing = {"10.0.0.1", "10.0.0.2"}
+        client = await talk.client()
+        await client.says(message(f"{method} / HTTP/1.1", "Host: a", "Content-Length: 3", body="abc"))
+        upstream = await talk.upstream()
+        await upstream.hears(forwarded(f"{method} / HTTP/1.1", length=3, body="abc"))
+        assert upstream.name == "10.0.0.3"
+        await upstream.says(OK)
+        await client.hears(OK_HEARD)
+        assert talk.dialled == ["10.0.0.1", "10.0.0.2", "10.0.0.3"]
+
+
+async def test_when_no_endpoint_can_be_reached_it_is_a_503(autojump_clock: MockClock) -> None:
+    async with conversation(upstreams=2) as talk:
+        talk.refusing = {"10.0.0.1", "10.0.0.2"}
+        client = await talk.client()
+        await client.says(post("abc"))
+        heard = await client.hears_refusal(503, "connect_failed", closes=False)
+        assert "http://10.0.0.2:80: Connection refused" in heard
+        assert talk.dialled == ["10.0.0.1", "10.0.0.2"]
+        talk.refusing.clear()
+        await client.says(post("abc"))
+        await (await talk.upstream()).takes()
+
+
+async def test_endpoints_take_turns(autojump_clock: MockClock) -> None:
+    async with conversation(upstreams=3) as talk:
+        client = await talk.client()
+        for _ in range(2):
+            for number in (1, 2, 3):
+                await client.says(get())
+                await wait_all_tasks_blocked()
+                upstream = talk.answering(f"10.0.0.{number}")
+                await upstream.takes()
+                await upstream.says(OK)
+                await client.hears(OK_HEARD)
