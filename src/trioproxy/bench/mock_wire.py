@@ -4,7 +4,7 @@ Lives here: receiving, sending, and the two ways to close. Does not live here: H
 
 Sockets are driven by hand because ``trio.SocketStream`` passes through a checkpoint after each send: a client that
 takes the last byte and leaves could be seen leaving before the sender knew that it had sent everything. It is
-also cheaper, and the referee shares its processor with what it judges. Callers bring their own checkpoints.
+also a third cheaper, and the referee shares its processor with what it judges. Callers bring their own checkpoints.
 """
 
 from __future__ import annotations
