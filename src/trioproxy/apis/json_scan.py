@@ -19,6 +19,7 @@ from __future__ import annotations
 import enum
 import re
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Final, final
 
 from trioproxy.apis.brackets import brackets_outside, stays_between, structure_of
@@ -43,7 +44,7 @@ _WINDOW: Final = 256
 _NEUTRAL: Final = b"\x01"
 
 _SPACES: Final = re.compile(rb"[ \t\n\r]*+")
-_SCALAR: Final = re.compile(rb"[^,\[\]{}: \t\n\r]*+")
+_SCALAR: Final = re.compile(rb'[^",:\[\]{} \t\n\r]*+')
 _TO_BRACKET: Final = re.compile(rb'[^"\[\]{}]*+(?:"[^"]*+"[^"\[\]{}]*+)*+([\[\]{}])')
 _KEYS: Final = re.compile(rb"[ !#-\[\]-~]*+")
 
@@ -263,9 +264,7 @@ class TopLevelScanner:
         self._escaped = trailing & 1 == 1
         if self._want is not _Want.NOTHING:
             self._collect(raw, raw, 0)
-        room = self._key_limit + 1 - len(self._partial)
-        if room > 0:
-            self._partial += raw[:room]
+        self._partial += raw[: max(0, self._key_limit + 1 - len(self._partial))]
 
     def _neutralise(self, raw: bytes) -> bytes:
         """Overwrite escaped quotes and backslashes, keeping every offset."""
@@ -301,10 +300,10 @@ class TopLevelScanner:
         for i in hits:
             marked[2 * i + first] = b'"'
         between = structure_of(marked).split(b'"')
-        depth = self._depth
-        for i, brackets in zip(hits, between, strict=False):
-            depth += len(brackets) - 2 * brackets.count(b"]")
-            if depth != 1 or strings[i] not in wanted:
+        depths = accumulate([len(brackets) - 2 * brackets.count(b"]") for brackets in between], initial=self._depth)
+        next(depths)
+        for i in [i for i, depth in zip(hits, depths, strict=False) if depth == 1]:
+            if strings[i] not in wanted:  # no longer: enough of it was collected
                 continue
             part = 2 * i + first
             follows = parts[part + 1].lstrip(_SPACE)
@@ -331,7 +330,6 @@ class TopLevelScanner:
             begin = end = _end_of(_SPACES, text, begin)
             if begin == len(text):
                 return
-            self._value = bytearray()
             if text[begin] == _QUOTE:
                 self._want = _Want.STRING
                 end = begin + 1

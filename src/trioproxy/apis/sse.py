@@ -11,29 +11,22 @@ from __future__ import annotations
 import re
 from typing import Final, final
 
-import msgspec
-
-from trioproxy.apis.json_scan import TopLevelScanner
-from trioproxy.apis.usage import Usage, last_usage, parse_usage
+from trioproxy.apis.usage import Usage, find_usage
 
 EVENT_LIMIT: Final = 1 << 20
 """Bytes of one event above which it is counted and skipped, not kept and read."""
 
 _BOM: Final = b"\xef\xbb\xbf"
-_NO_USAGE: Final = (b'"usage":null', b'"usage": null')
 _DATA_LINE: Final = re.compile(rb"(?:\A|\n)data(?::|\n|\Z)")
+_DATA_BEGUN: Final = re.compile(rb"(?:\A|\n)data[:\n]")
 _DATA: Final = re.compile(rb"^data: ?+(.*+)$", re.MULTILINE)
 _TAIL: Final = len(b"\ndata:")
 
 
-class _Event(msgspec.Struct, gc=False):
-    """Where an event holds usage: at the top (chat, completions) or in its ``response`` (responses)."""
-
-    usage: msgspec.Raw = msgspec.Raw(b"null")
-    response: msgspec.Raw = msgspec.Raw(b"null")
-
-
-_EVENT: Final = msgspec.json.Decoder(_Event)
+def _may_report(data: bytes) -> bool:
+    """Whether usage may be in it. With ``include_usage`` each chunk but the last says that it is null."""
+    count = data.count(b'"usage"')
+    return count > 0 and count != data.count(b'"usage":null') + data.count(b'"usage": null')
 
 
 @final
@@ -62,7 +55,7 @@ class SseUsageReader:
             and data.endswith(b"\n\n")
             and data.startswith(b"data:")
             and b"\r" not in data
-            and (b'"usage"' not in data or data.count(b'"usage"') == sum(map(data.count, _NO_USAGE)))
+            and not _may_report(data)
         ):
             # Whole events, each with its data first: every blank line ends one.
             ends = data.count(b"\n\n")
@@ -76,8 +69,9 @@ class SseUsageReader:
     def finish(self) -> Usage | None:
         # A stream may end without the blank line; a browser would drop that event, an account should not.
         if self._pending and not self._oversize:
-            self._read(bytes(self._pending))
-            self._pending.clear()
+            before = self.events
+            self._take([bytes(self._pending)])
+            self.events = before
         return self._usage
 
     def _follow(self, data: bytes) -> None:
@@ -93,8 +87,7 @@ class SseUsageReader:
             text = self._finish_pending(text)
         # Between events only: white lines are nothing.
         *events, rest = text.lstrip(b"\n").split(b"\n\n")
-        for event in filter(None, events):
-            self._end(event.lstrip(b"\n"))
+        self._take([event.lstrip(b"\n") for event in events if event])
         self._extend(rest.lstrip(b"\n"))
         self.at_boundary = not self._pending
 
@@ -124,7 +117,7 @@ class SseUsageReader:
         if self._oversize:
             self.events += self._data_seen or _DATA_LINE.search(self._pending) is not None
         else:
-            self._end(bytes(self._pending))
+            self._take([bytes(self._pending)])
         self._pending.clear()
         self._oversize = self._data_seen = False
         return rest
@@ -133,36 +126,17 @@ class SseUsageReader:
         self._pending += text
         if self._oversize or len(self._pending) > EVENT_LIMIT:
             self._oversize = True
-            self._data_seen = self._data_seen or _DATA_LINE.search(self._pending) is not None
+            self._data_seen = self._data_seen or _DATA_BEGUN.search(self._pending) is not None
             # Enough to see the blank line, or a line of data, that the next piece completes; as if in a comment.
             self._pending = bytearray(b":" + self._pending[-_TAIL:])
 
-    def _end(self, event: bytes) -> None:
-        if event.startswith(b"data:") or _DATA_LINE.search(event) is not None:
-            self.events += 1
-            if b'"usage"' in event:
-                self._read(event)
-
-    def _read(self, event: bytes) -> None:
-        data = b"\n".join(_DATA.findall(event))
-        try:
-            found = _EVENT.decode(data)
-            usage = parse_usage(found.usage) or parse_usage(_EVENT.decode(found.response).usage)
-        except (msgspec.MsgspecError, RecursionError, ValueError):
-            usage = _scan(data)
-        if usage is not None:
-            self._usage = usage
-
-
-def _scan(data: bytes) -> Usage | None:
-    """What the decoder refuses (NaN in logprobs, a response that is no object) the scanner reads."""
-    scanner = TopLevelScanner(frozenset({b"usage", b"response"}), value_limit=EVENT_LIMIT)
-    scanner.feed(data)
-    values = scanner.finish().values
-    usage = last_usage(values.get("usage", []))
-    if usage is not None:
-        return usage
-    scanner = TopLevelScanner(frozenset({b"usage"}))
-    for response in values.get("response", [])[-1:]:
-        scanner.feed(response)
-    return last_usage(scanner.finish().values.get("usage", []))
+    def _take(self, events: list[bytes]) -> None:
+        """Count these events, and read the last that reports usage: it stands for those before it."""
+        with_data = [event for event in events if event.startswith(b"data:") or _DATA_LINE.search(event) is not None]
+        self.events += len(with_data)
+        for event in reversed(with_data):
+            if len(event) <= EVENT_LIMIT and _may_report(event):
+                usage = find_usage(b"\n".join(_DATA.findall(event)))
+                if usage is not None:
+                    self._usage = usage
+                    return
