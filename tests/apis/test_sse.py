@@ -91,6 +91,8 @@ pieces = st.sampled_from(
         b"\r\n",
         b"\r\n\r\n",
         b"data: 2\n\n",
+        b"data: 1\r\rdata: 2\n\n",
+        b"data: 1\n\n: c\n\n",
         b"\ndata:3\n\n",
         b'data: {"usage":null}\n\n',
         b"\xef\xbb\xbf",
@@ -123,7 +125,7 @@ def test_usage_of_an_event_that_the_end_cuts() -> None:
 @pytest.mark.parametrize("newline", [b"\n", b"\r\n"])
 def test_an_event_over_the_limit_is_counted_and_skipped(step: int, newline: bytes) -> None:
     big = b'data: {"usage":{"prompt_tokens":1},"x":"' + b"y" * (2 * EVENT_LIMIT) + b'"}\n\n'
-    comment = b": " + b"z" * (2 * EVENT_LIMIT) + b"\n"
+    comment = b": " + b"data:" * (EVENT_LIMIT // 2) + b"\n"
     late = comment + b"data: 1\n\n"
     never = comment + b"database: 1\n\n"
     stream = (LAST + big + DELTA + late + never + DELTA).replace(b"\n", newline)

@@ -264,9 +264,7 @@ class TopLevelScanner:
         self._escaped = trailing & 1 == 1
         if self._want is not _Want.NOTHING:
             self._collect(raw, raw, 0)
-        room = self._key_limit + 1 - len(self._partial)
-        if room > 0:
-            self._partial += raw[:room]
+        self._partial += raw[: max(0, self._key_limit + 1 - len(self._partial))]
 
     def _neutralise(self, raw: bytes) -> bytes:
         """Overwrite escaped quotes and backslashes, keeping every offset."""
@@ -332,7 +330,6 @@ class TopLevelScanner:
             begin = end = _end_of(_SPACES, text, begin)
             if begin == len(text):
                 return
-            self._value = bytearray()
             if text[begin] == _QUOTE:
                 self._want = _Want.STRING
                 end = begin + 1
