@@ -37,7 +37,7 @@ async def main() -> None:
         record = await mock.wait_record(lambda record: record.abandoned is not None)
         print(f"a client that leaves: the model server made {record.tokens_after_abandon} tokens for nobody")
         statistics = proxy.statistics()
-        print(f"outcomes: {({name: count for name, count in statistics.outcomes.items() if count})}")
+        print(f"outcomes: { ({name: count for name, count in statistics.outcomes.items() if count}) }")
         print(f"bytes of bodies held: {statistics.body_bytes_held}, connections to the model server: {statistics.pool}")
 
         nursery.cancel_scope.cancel()  # ends both servers and everything that they started

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
+import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from script import Conversation, Peer, conversation, forwarded, get, message, post, relayed
+from trioproxy.net import Buffer, StreamTransport
 
 OK = message("HTTP/1.1 200 OK", "Content-Length: 2", body="ok")
 OK_HEARD = relayed("HTTP/1.1 200 OK", "Content-Length: 2", body="ok")
@@ -83,10 +87,31 @@ async def test_a_response_that_has_begun_is_not_asked_for_again(autojump_clock: 
         await client.hears_refusal(502, "upstream_closed", closes=False)
 
 
-async def test_a_post_of_which_nothing_was_written_is_sent_on_a_fresh_connection(autojump_clock: MockClock) -> None:
+async def test_a_post_on_a_stream_that_broke_may_have_been_written(autojump_clock: MockClock) -> None:
+    """A stream does not tell how much of a failed send it has passed on, so that nobody may send it again."""
     async with conversation() as talk:
         client, stale = await _stale(talk)
         await stale.leaves()
+        await client.says(post("abc"))
+        await client.hears_refusal(502, "upstream_closed", closes=False)
+        assert talk.dialled == ["10.0.0.1"]
+
+
+async def test_a_post_of_which_nothing_was_written_is_sent_on_a_fresh_connection(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel refuses the first byte, as it does on a connection that was reset just after its check-out."""
+    broken: list[StreamTransport] = []
+
+    def send_nowait(self: StreamTransport, buffers: Sequence[Buffer]) -> int:
+        if not broken:
+            broken.append(self)
+            raise trio.BrokenResourceError
+        return 0
+
+    async with conversation() as talk:
+        client, _ = await _stale(talk)
+        monkeypatch.setattr(StreamTransport, "send_nowait", send_nowait)
         await client.says(post("abc"))
         fresh = await talk.upstream()
         await fresh.hears(forwarded("POST /x HTTP/1.1", length=3, body="abc"))

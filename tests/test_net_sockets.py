@@ -19,7 +19,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from transports import Target, receive_exactly, tcp_pair
 from trioproxy import net
-from trioproxy.net import Address, SocketTransport
+from trioproxy.net import RECEIVE_SIZE, Address, SocketTransport
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells of a hang-up without reading")
 
@@ -82,7 +82,7 @@ async def test_closing_wakes_a_sender(sockets: tuple[SocketTransport, socket.soc
 
 
 @pytest.mark.parametrize("how", ["receive", "receive_into", "send"])
-@pytest.mark.parametrize("size", [1, 65536])
+@pytest.mark.parametrize("size", [1, RECEIVE_SIZE])
 async def test_a_transport_that_never_waits_lets_others_run(
     how: str, size: int, sockets: tuple[SocketTransport, socket.socket]
 ) -> None:

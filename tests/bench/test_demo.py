@@ -14,8 +14,8 @@ from typing import Any, Final
 import click
 import pytest
 import trio
-from tests.scenarios import holders
 
+from scenarios import holders
 from trioproxy.bench import demo, demo_memory
 from trioproxy.bench.demo import PLANS, Plan, run_demo
 from trioproxy.bench.demo_client import DemoClient

@@ -24,7 +24,8 @@ FOLLOWING: Final = b"GET /following HTTP/1.1\r\nHost: a\r\n\r\n"
 OK: Final = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
 _head = re.compile(
-    rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]+) ([!-\"$-~]+) HTTP/1\.1\r\n((?:[!#$%&'*+\-.^_`|~0-9A-Za-z]+: [\t\x20-\x7e\x80-\xff]*\r\n)*)\r\n"
+    rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]+) ([!-\"$-~]+) HTTP/1\.1\r\n"
+    rb"((?:[!#$%&'*+\-.^_`|~0-9A-Za-z]+: [\t\x20-\x7e\x80-\xff]*\r\n)*)\r\n"
 )
 _chunk = re.compile(rb"([0-9a-f]+)\r\n")
 _status = re.compile(rb"HTTP/1\.1 ([0-9]{3}) [^\r\n]*\r\n((?:[^\r\n:]+: [^\r\n]*\r\n)*)\r\n")

@@ -18,8 +18,6 @@ from typing import Final
 import pytest
 import trio
 import trio.testing
-from tests.scenarios import holders
-from tests.scenarios.serving import Serving, serving
 
 from trioproxy import Proxy, Settings, Statistics
 from trioproxy.bench.demo_client import DemoClient
@@ -27,6 +25,9 @@ from trioproxy.bench.demo_memory import Tracing
 from trioproxy.bench.mock import MockServer, RequestRecord
 from trioproxy.body import READ_AHEAD
 from trioproxy.config import BodyMode
+
+from . import holders
+from .serving import Serving, serving
 
 KIB: Final = 1 << 10
 MIB: Final = 1 << 20

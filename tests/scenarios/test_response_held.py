@@ -13,7 +13,8 @@ from typing import Final
 import h11
 import pytest
 import trio
-from tests.scenarios.serving import Serving, serving
+
+from .serving import Serving, serving
 
 SIZE: Final = 200_000_000
 """Bytes of the stream."""
