@@ -20,6 +20,7 @@ LAYERS = (
     {"phases", "upstream"},
     {"downstream"},
     {"relay", "upload", "runtime"},
+    {"answer"},
     {"exchange"},
     {"connection"},
     {"server"},

@@ -18,13 +18,13 @@ from typing import Final, final
 import trio
 
 from . import http1
+from .answer import Answer, AnswerReader
 from .apis.openai import UNKNOWN_FIELDS, FieldReader, UsageReader, usage_reader
 from .apis.refusal import refusal
 from .body import BodyStage, BufferedBody, StreamedBody
 from .downstream import ClientGone, ClientStalled, ResponseWriter
 from .errors import Code, Fault, ProxyError
-from .http1 import FramingKind, HeadReader, RequestHead, ResponseHead, read_response_head
-from .net import Transport
+from .http1 import FramingKind, RequestHead
 from .phases import ForwardingPhase, RequestPhase, ResponseView
 from .relay import Relay
 from .runtime import Outcome, Phase, Runtime, outcome_of
@@ -33,7 +33,6 @@ from .upstream.pool import Lease, Pool
 
 _logger: Final = logging.getLogger("trioproxy")
 _IDEMPOTENT: Final = frozenset({b"GET", b"HEAD", b"OPTIONS", b"TRACE", b"PUT", b"DELETE"})  # RFC 9110 9.2.2
-_MAX_INTERIM: Final = 5
 
 
 @final
@@ -319,79 +318,78 @@ class Exchange:
         )
 
     async def _forward(self, lease: Lease, forwarding: ForwardingPhase) -> None:
-        method = forwarding.head.method
-        head, rest, view = await self._dispatch(lease, forwarding)
+        answer, view = await self._dispatch(lease, forwarding)
         self._enter(Phase.RESPONSE)
-        await self._respond(lease, method, head, rest, view)
+        await self._respond(lease, answer, view)
 
-    async def _dispatch(self, lease: Lease, forwarding: ForwardingPhase) -> tuple[ResponseHead, bytes, ResponseView]:
-        """Send the request and wait for the response's head; returns it, what came after it, and what is left of
-        the request."""
+    async def _dispatch(self, lease: Lease, forwarding: ForwardingPhase) -> tuple[Answer, ResponseView]:
+        """Send the request and wait for the response's head; returns that, and what is left of the request."""
         transport = lease.transport
         assert transport is not None
-        method = forwarding.head.method
         body = forwarding.body
-        upload = Upload(transport, self._upstream_head(forwarding), body, stall=self._deadlines.write_stall)
-        upload.start_nowait()
+        method = forwarding.head.method
         # Only a request without a body can be sent again once it was sent.
         again = lease.reused and isinstance(body, BufferedBody) and not len(body) and method in _IDEMPOTENT
-        if upload.complete:
-            view = None if again else forwarding.responded()
-            self._await(Stage.FIRST_BYTE, self._deadlines.first_byte)
-            received = await self._receive_head(transport, method, stale=again)
-            return *received, view or forwarding.responded()
-        if lease.reused and upload.broken and upload.sent == 0:
+        reader = AnswerReader(self._runtime, transport, self.writer, method)
+        upload = Upload(transport, self._upstream_head(forwarding), body, stall=self._deadlines.write_stall)
+        upload.start_nowait()
+        if lease.reused and upload.broken:
             raise _StaleConnectionError
-        return await self._dispatch_slowly(lease, forwarding, transport, upload, again=again)
-
-    async def _dispatch_slowly(
-        self, lease: Lease, forwarding: ForwardingPhase, transport: Transport, upload: Upload, *, again: bool
-    ) -> tuple[ResponseHead, bytes, ResponseView]:
-        """The same for a request that does not fit into the socket's buffer: an early response can come."""
-        if self._expect_continue and isinstance(forwarding.body, StreamedBody) and not len(forwarding.body):
-            await self.writer.send_continue()
-        method = forwarding.head.method
-        view: ResponseView | None = None
-        received: tuple[ResponseHead, bytes] | None = None
-        failure: Exception | None = None
-
-        async def send_rest() -> None:
-            nonlocal view
-            await upload.run()
-            if upload.failure is not None:
-                nursery.cancel_scope.cancel()
-                return
-            if upload.complete and not again:
-                view = forwarding.responded()
-            self._await(Stage.FIRST_BYTE, self._deadlines.first_byte)
-
-        async with trio.open_nursery() as nursery:
-            if upload.broken:
+        answer = None
+        try:
+            if not (upload.complete or upload.broken):
+                answer = await self._finish_upload(upload, reader, body)
+            if not upload.complete:
+                # An early response ends the upload, and the connection cannot carry another request.
+                lease.spoil()
+            del upload, body
+            view = None if again else forwarding.responded()
+            if answer is None:
                 self._await(Stage.FIRST_BYTE, self._deadlines.first_byte)
-            else:
-                nursery.start_soon(send_rest)
+                answer = await reader.receive()
+        except ProxyError as error:
+            if again and reader.silent and error.code is Code.UPSTREAM_CLOSED:
+                raise _StaleConnectionError from None
+            raise
+        return answer, view or forwarding.responded()
+
+    async def _finish_upload(
+        self, upload: Upload, reader: AnswerReader, body: BufferedBody | StreamedBody
+    ) -> Answer | None:
+        """Send what did not fit into the socket's buffer, unless a response comes before: that is returned."""
+        if self._expect_continue and isinstance(body, StreamedBody) and not len(body):
+            await self.writer.send_continue()
+        answer: Answer | None = None
+        failure: Exception | None = None
+        over = False
+        reading = trio.CancelScope()
+
+        async def watch() -> None:
+            nonlocal answer, failure, reading
             try:
-                received = await self._receive_head(transport, method, stale=again)
-            except (
-                ProxyError,
-                ClientGone,
-                ClientStalled,
-                _StaleConnectionError,
-                trio.ClosedResourceError,
-            ) as error:
+                while answer is None and not over:
+                    with trio.CancelScope() as reading:
+                        data = await reader.read()
+                    if reading.cancelled_caught:
+                        return
+                    answer = await reader.take(data)
+            except (ProxyError, ClientGone, ClientStalled, trio.ClosedResourceError) as error:
                 # Closed: by an abort. In a group with the Cancelled of one from outside it would get out of ``run``.
                 failure = error.with_traceback(None)
             nursery.cancel_scope.cancel()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(watch)
+            await upload.run()
+            # Only the wait for more is ended: what has come, an interim response on its way included, is not lost.
+            over = True
+            reading.cancel()
         if upload.failure is not None:
             raise upload.failure
-        if received is None:
-            assert failure is not None
+        if failure is not None:
             raise failure
-        if not upload.complete:
-            # An early response ends the upload, and the connection cannot carry another request.
-            lease.spoil()
         await self._check_wanted()
-        return *received, view or forwarding.responded()
+        return answer
 
     def _upstream_head(self, forwarding: ForwardingPhase) -> bytes:
         body = forwarding.body
@@ -402,40 +400,8 @@ class Exchange:
             request_id=forwarding.request_id.encode(),
         )
 
-    async def _receive_head(self, transport: Transport, method: bytes, *, stale: bool) -> tuple[ResponseHead, bytes]:
-        runtime = self._runtime
-        reader = HeadReader(runtime.head_limits, fault=Fault.UPSTREAM)
-        interim = 0
-        silent = True
-        while True:  # noqa: ASYNC913 - the transport yields after a bounded amount of work
-            try:
-                data = await transport.receive()
-            except trio.BrokenResourceError:
-                data = b""
-            if not data:
-                if stale and silent:
-                    raise _StaleConnectionError
-                raise ProxyError(Code.UPSTREAM_CLOSED, "the upstream closed the connection before it had answered")
-            silent = False
-            raw = reader.feed(data)
-            while raw is not None:
-                head = read_response_head(raw, runtime.parser, runtime.head_limits, request_method=method)
-                rest = reader.take_rest()
-                if head.status >= 200:
-                    return head, rest
-                interim += 1
-                if head.status == 101 or interim > _MAX_INTERIM:
-                    raise ProxyError(
-                        Code.BAD_RESPONSE,
-                        "the upstream switched protocols though nobody asked it to"
-                        if head.status == 101
-                        else f"the upstream sent more than {_MAX_INTERIM} interim responses",
-                    )
-                if head.status != 100:
-                    await self.writer.send_interim(head)
-                raw = reader.feed(rest)
-
-    async def _respond(self, lease: Lease, method: bytes, head: ResponseHead, rest: bytes, view: ResponseView) -> None:
+    async def _respond(self, lease: Lease, answer: Answer, view: ResponseView) -> None:
+        head, rest = answer
         del view  # the hooks of response processors will see it, and nothing else of the request
         transport = lease.transport
         assert transport is not None
