@@ -16,6 +16,8 @@ from .fields import tokens
 from .framing import CHUNKED, Framing, FramingKind
 from .gate import TOKEN, quote, refusal
 
+_LENGTH: Final = FramingKind.LENGTH
+
 LOOK_ALIKES: Final = frozenset({b"content_length", b"transfer_encoding"})
 """Names that servers which map `-` to `_` (CGI, WSGI) take for those that frame the body."""
 
@@ -41,7 +43,7 @@ def framing(length: bytes | None, coding: bytes | None, http_11: bool, fault: Fa
     Raises BAD_REQUEST or TRANSFER_CODING_UNSUPPORTED for a request, BAD_RESPONSE for a response.
     """
     if coding is None:
-        return None if length is None else Framing(FramingKind.LENGTH, content_length(length, fault))
+        return None if length is None else Framing(_LENGTH, content_length(length, fault))
     if length is not None:
         raise refusal(fault, "Content-Length and Transfer-Encoding must not come together")
     if not http_11:
@@ -69,10 +71,8 @@ def _bad_coding(coding: bytes, fault: Fault) -> ProxyError:
     return refusal(fault, f"Transfer-Encoding must be exactly chunked, got {quote(coding)}")
 
 
-def keep_alive(connection: bytes | None, http_11: bool) -> bool:
+def keep_alive(connection: bytes, http_11: bool) -> bool:
     """Whether the connection may be used again, by all of its Connection lines (RFC 9112 section 9.3)."""
-    if connection is None:
-        return http_11
     if connection == b"keep-alive":  # what nearly all of them say
         return True
     names = tokens(connection)
