@@ -17,6 +17,7 @@ from .fields import tokens
 from .framing import NO_BODY, UNTIL_CLOSE, Field, Framing, FramingKind
 from .gate import HeadLimits, RawField, check_request, check_response, find_end, raw_fields, refusal
 from .parsers import HeadParser, ParserRefusal
+from .rules import plain_authority
 
 MAX_EMPTY_LINES: Final = 8
 """Empty lines skipped before a request line: some old clients send one after a body (RFC 9112 section 2.2)."""
@@ -94,9 +95,9 @@ class HeadReader:
         """
         if self._rest:
             data, self._rest = self._rest + data, b""
-        if not self._held and not data.startswith(b"\r"):
+        if not self._held:
             end = data.find(b"\r\n\r\n") + 4
-            if 4 <= end <= self._limits.size:
+            if 4 <= end <= self._limits.size and data[0] != 0x0D:
                 self._rest = data[end:]
                 self._empty_lines = 0
                 return data[:end]
@@ -212,7 +213,8 @@ def _request(method: bytes, target: bytes, http_11: bool, raw: list[RawField]) -
     framing = rules.framing(get(b"content-length"), get(b"transfer-encoding"), http_11, _CLIENT) or NO_BODY
     host = get(b"host")
     if host is not None:
-        rules.check_authority(host, "Host")
+        if not plain_authority(host):
+            rules.check_authority(host, "Host")
     elif http_11:
         raise ProxyError(Code.BAD_REQUEST, "an HTTP/1.1 request must have a Host field")
     if target[0] != 0x2F or b"%" in target:  # what is left has nothing to check past the gate
