@@ -161,7 +161,7 @@ def check_response(head: bytes, limits: HeadLimits) -> tuple[int, bytes, bool, i
     count = head.count(b"\n") - 2
     if count > limits.fields:
         raise _too_many_fields(count, limits, _UPSTREAM)
-    return int(digits), (reason or b"").strip(OWS), minor == b"1", count
+    return int(digits), (reason or b"").strip(), minor == b"1", count
 
 
 def check_fields(block: bytes, limits: HeadLimits, fault: Fault) -> list[RawField]:

@@ -17,7 +17,7 @@ from .fields import tokens
 from .framing import NO_BODY, UNTIL_CLOSE, Field, Framing, FramingKind
 from .gate import HeadLimits, RawField, check_request, check_response, find_end, raw_fields, refusal
 from .parsers import HeadParser, ParserRefusal
-from .rules import plain_authority
+from .rules import LOOK_ALIKES, plain_authority
 
 MAX_EMPTY_LINES: Final = 8
 """Empty lines skipped before a request line: some old clients send one after a body (RFC 9112 section 2.2)."""
@@ -27,8 +27,8 @@ _UPSTREAM: Final = Fault.UPSTREAM
 _CHUNKED_KIND: Final = FramingKind.CHUNKED
 
 _ONCE: Final = frozenset({b"host", b"content-length", b"transfer-encoding"})
-_DECIDING_REQUEST: Final = _ONCE | rules.LOOK_ALIKES | {b"connection", b"expect", b"te"}
-_DECIDING_RESPONSE: Final = rules.LOOK_ALIKES | {b"content-length", b"transfer-encoding", b"connection"}
+_DECIDING_REQUEST: Final = _ONCE | LOOK_ALIKES | {b"connection", b"expect", b"te"}
+_DECIDING_RESPONSE: Final = LOOK_ALIKES | {b"content-length", b"transfer-encoding", b"connection"}
 
 
 @final
@@ -80,7 +80,7 @@ class HeadReader:
         """Whether any byte of a head has come. Empty lines before a request line are none."""
         self._limits = limits
         self._fault = fault
-        self._held = bytearray()  # a head under way
+        self._held: bytes | bytearray = b""  # a head under way; not empty, it is a bytearray
         self._rest = b""  # what came after a whole head
         self._scanned = 0
         self._empty_lines = 0
@@ -136,7 +136,7 @@ class HeadReader:
         return rest
 
     def _reset(self) -> None:
-        self._held = bytearray()
+        self._held = b""
         self.started = False
         self._scanned = self._empty_lines = 0
 
@@ -191,14 +191,14 @@ def _sort(raw: list[RawField], deciding: frozenset[bytes], fault: Fault) -> tupl
     """All fields, and the values of the deciding ones; of those that are lists, every line is joined."""
     fields: list[Field] = []
     found: dict[bytes, bytes] = {}
-    for name, untrimmed in raw:  # one pass, the hottest loop of a head
+    for name, untrimmed in raw:  # the hottest loop of a head
         key = name.lower()
-        value = untrimmed.strip()  # past the gate, SP and HTAB are the only white space there is
+        value = untrimmed.strip()  # past the gate, SP and HTAB are all the white space there can be
         fields.append((key, name, value))
         if key in deciding:
             if key not in found:
                 found[key] = value
-                if key in rules.LOOK_ALIKES:
+                if key in LOOK_ALIKES:
                     raise rules.look_alike(key, fault)
             elif key in _ONCE:
                 raise refusal(fault, f"{key.decode('ascii').title()} must come only once")
@@ -217,7 +217,7 @@ def _request(method: bytes, target: bytes, http_11: bool, raw: list[RawField]) -
             rules.check_authority(host, "Host")
     elif http_11:
         raise ProxyError(Code.BAD_REQUEST, "an HTTP/1.1 request must have a Host field")
-    if target[0] != 0x2F or b"%" in target:  # what is left has nothing to check past the gate
+    if target[0] != 0x2F or 0x25 in target:  # not a path without %: that has nothing to check past the gate
         authority, target = rules.split_target(method, target)
         if authority is not None:
             host = authority
