@@ -38,17 +38,24 @@ _JSON_TYPES: Final = frozenset({b"application/json", b"application/x-www-form-ur
 _PATHS: Final = frozenset({b"/v1/chat/completions", b"/v1/completions", b"/v1/embeddings", b"/v1/responses"})
 
 _Scalar: TypeAlias = bool | int | float | str | None
+_Found: TypeAlias = _Scalar | msgspec.UnsetType
+
+
+_USAGE_READERS: Final[dict[bytes, type[JsonUsageReader | SseUsageReader]]] = {
+    b"application/json": JsonUsageReader,
+    b"text/event-stream": SseUsageReader,
+}
 
 
 class _Body(msgspec.Struct, gc=False):
-    """The fields that decide something, as they are; None where absent, or not a scalar that can be read."""
+    """The fields that decide something, as they are; None where they are null, or not a scalar that can be read."""
 
-    model: _Scalar = None
-    stream: _Scalar = None
-    max_completion_tokens: _Scalar = None
-    max_tokens: _Scalar = None
-    max_output_tokens: _Scalar = None
-    user: _Scalar = None
+    model: _Found = msgspec.UNSET
+    stream: _Found = msgspec.UNSET
+    max_completion_tokens: _Found = msgspec.UNSET
+    max_tokens: _Found = msgspec.UNSET
+    max_output_tokens: _Found = msgspec.UNSET
+    user: _Found = msgspec.UNSET
 
 
 _BODY: Final = msgspec.json.Decoder(_Body)
@@ -228,17 +235,12 @@ def field_reader(method: bytes, path: bytes, content_type: bytes | None) -> Fiel
 
 def usage_reader(content_type: bytes | None, content_encoding: bytes | None) -> UsageReader | None:
     """A reader for a response with these headers, None if its usage cannot be read: encoded, or of another type."""
-    if content_encoding is not None and content_encoding.strip().lower() not in (b"", b"identity"):
-        return None
     if content_type is None:
         return None
-    match _media_type(content_type):
-        case b"text/event-stream":
-            return SseUsageReader()
-        case b"application/json":
-            return JsonUsageReader()
-        case _:
-            return None
+    if content_encoding is not None and content_encoding.strip().lower() not in (b"", b"identity"):
+        return None
+    reader = _USAGE_READERS.get(content_type) or _USAGE_READERS.get(_media_type(content_type))
+    return None if reader is None else reader()
 
 
 def _media_type(content_type: bytes) -> bytes:
