@@ -15,12 +15,22 @@ from typing import Final, final
 
 import trio
 
-from .http1 import LAST_CHUNK, FramingKind, ResponseHead, chunk_prefix, end_to_end, response_head
+from .http1 import (
+    LAST_CHUNK,
+    FieldFilter,
+    FramingKind,
+    ResponseHead,
+    chunk_prefix,
+    end_to_end,
+    response_head,
+    response_head_of,
+)
 from .net import Buffer, Transport, rest_of, send_all
 
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _JOIN_LIMIT: Final = 16384
 """Pieces up to this many bytes are joined for one plain send; larger ones are sent as they are, vectored."""
+_RELAYED: Final = FieldFilter(noted=frozenset({b"date", b"x-request-id"}), once=frozenset({b"date"}))
 
 
 class ClientGone(Exception):  # noqa: N818 - not an error of anyone's: it ends the exchange
@@ -39,6 +49,11 @@ class Delimiting(enum.Enum):
     LENGTH = "length"
     CHUNKED = "chunked"
     CLOSE = "close"
+
+
+# An enum's members are looked up anew each time, which is 0.1 µs (CPython 3.11): those of most responses, once.
+_LENGTH: Final = FramingKind.LENGTH
+_BY_LENGTH: Final = Delimiting.LENGTH
 
 
 @final
@@ -101,34 +116,24 @@ class ResponseWriter:
     def relayed_head(self, head: ResponseHead, request_id: bytes, date: DateField) -> bytes:
         """The upstream's head as this client gets it: without its hop-by-hop fields, in our own framing."""
         kind = head.framing.kind
-        fields: list[tuple[bytes, bytes]] = []
-        has_date = has_id = False
-        for lower, name, value in end_to_end(head.fields):
-            if lower == b"date":
-                if has_date:
-                    continue
-                has_date = True
-            elif lower == b"x-request-id":
-                has_id = True
-            elif lower == b"content-length" and head.status == 204:
-                continue
-            fields.append((name, value))
-        if not has_date:
-            fields.append((b"date", date()))
-        if not has_id:
-            fields.append((b"x-request-id", request_id))
-        if kind is FramingKind.NONE:
+        lines, names, seen = _RELAYED.lines(head.fields)
+        if b"date" not in seen:
+            lines.append(b"date: " + date())
+        if b"x-request-id" not in seen:
+            lines.append(b"x-request-id: " + request_id)
+        if kind is _LENGTH:
+            self._delimiting = _BY_LENGTH
+        elif kind is FramingKind.NONE:
             self._delimiting = Delimiting.NO_BODY
-        elif kind is FramingKind.LENGTH:
-            self._delimiting = Delimiting.LENGTH
         elif self.http_11:
             self._delimiting = Delimiting.CHUNKED
-            fields.append((b"transfer-encoding", b"chunked"))
+            lines.append(b"transfer-encoding: chunked")
         else:
             self._delimiting = Delimiting.CLOSE
             self.keep_alive = False
-        self._finish_head(fields)
-        return response_head(head.status, head.reason, fields)
+        if connection := self._finish_head():
+            lines.append(b"connection: " + connection)
+        return response_head_of(head.status, head.reason, lines, names)
 
     def withdraw(self) -> None:
         """Take back a head of which nothing has been sent, so that another response can take its place."""
@@ -137,17 +142,18 @@ class ResponseWriter:
     def own_response(self, status: int, fields: Iterable[tuple[bytes, bytes]], body: bytes) -> bytes:
         """A whole response of the proxy's own."""
         every = [*fields, (b"content-length", b"%d" % len(body))]
-        self._finish_head(every)
+        if connection := self._finish_head():
+            every.append((b"connection", connection))
         self.complete = True
         head = response_head(status, HTTPStatus(status).phrase.encode(), every)
         return head if self._head_only else head + body
 
-    def _finish_head(self, fields: list[tuple[bytes, bytes]]) -> None:
+    def _finish_head(self) -> bytes:
+        """From now on the response has begun. The value of its Connection field, empty if it needs none."""
         self.started = True
         if not self.keep_alive:
-            fields.append((b"connection", b"close"))
-        elif not self.http_11:
-            fields.append((b"connection", b"keep-alive"))
+            return b"close"
+        return b"" if self.http_11 else b"keep-alive"
 
     def frame(self, pieces: list[bytes], *, last: bool) -> list[Buffer]:
         """The bytes on the connection for pieces of the body, and for its end if these are the last."""

@@ -8,6 +8,7 @@ Does not live here: finding the fields (``json_scan``), SSE (``sse``), usage (``
 from __future__ import annotations
 
 import enum
+import re
 from typing import Final, TypeAlias, final
 
 import msgspec
@@ -40,6 +41,12 @@ _PATHS: Final = frozenset({b"/v1/chat/completions", b"/v1/completions", b"/v1/em
 _Scalar: TypeAlias = bool | int | float | str | None
 
 
+_USAGE_READERS: Final[dict[bytes, type[JsonUsageReader | SseUsageReader]]] = {
+    b"application/json": JsonUsageReader,
+    b"text/event-stream": SseUsageReader,
+}
+
+
 class _Body(msgspec.Struct, gc=False):
     """The fields that decide something, as they are; None where absent, or not a scalar that can be read."""
 
@@ -54,8 +61,8 @@ class _Body(msgspec.Struct, gc=False):
 _BODY: Final = msgspec.json.Decoder(_Body)
 _SCALAR: Final[msgspec.json.Decoder[_Scalar]] = msgspec.json.Decoder(_Scalar)
 _WANTED: Final = frozenset(name.encode() for name in _Body.__struct_fields__)
-_QUOTED: Final = tuple((quoted, b":" + quoted, b": " + quoted) for quoted in (b'"%b"' % name for name in _WANTED))
-"""Each name in quotes, and so as a value, which ``"role": "user"`` is in almost every body."""
+_keys = re.compile(rb'"(?:' + rb"|".join(sorted(_WANTED)) + rb')"(?=[ \t\n\r]*+:)').findall
+"""Each of these names where it may be a key, at any depth; as a value, as in ``"role": "user"``, it is not."""
 
 
 @final
@@ -86,6 +93,7 @@ class RequestFields(msgspec.Struct, frozen=True, gc=False):
     state: BodyState
 
 
+_READ: Final = BodyState.READ  # an enum's members are looked up anew each time
 UNKNOWN_FIELDS: Final = RequestFields(None, False, None, None, BodyState.UNKNOWN)
 _UNREADABLE_FIELDS: Final = RequestFields(None, False, None, None, BodyState.UNREADABLE)
 
@@ -147,12 +155,11 @@ def _decode_small(body: bytes) -> _Body | None:
 
     That is so if the decoder refuses the body (it is stricter), if it may be too deep, and if a key may be repeated.
     """
-    if body.count(b"{") + body.count(b"[") > DEPTH_LIMIT or b"\\u00" in body:
+    if body.count(b"{") + body.count(b"[") > DEPTH_LIMIT or (0x5C in body and body.find(b"\\u00") >= 0):
         return None
-    for quoted, value, spaced_value in _QUOTED:
-        count = body.count(quoted)
-        if count > 1 and count - body.count(value) - body.count(spaced_value) > 1:
-            return None
+    keys = _keys(body)
+    if len(keys) > len(set(keys)):
+        return None
     try:
         fields = _BODY.decode(body)
     except (msgspec.MsgspecError, RecursionError, ValueError):
@@ -176,18 +183,17 @@ def _scalar(text: bytes) -> _Scalar:
 
 
 def _read(body: _Body) -> RequestFields:
-    most = _as_count(body.max_completion_tokens)
-    if most is None:
-        most = _as_count(body.max_tokens)
-    if most is None:
-        most = _as_count(body.max_output_tokens)
+    most: int | None = None
+    for bound in (body.max_completion_tokens, body.max_tokens, body.max_output_tokens):
+        if bound is not None and (most := _as_count(bound)) is not None:
+            break
     model, user = body.model, body.user
     return RequestFields(
         model if isinstance(model, str) else None,
         _as_bool(body.stream),
         most,
         user if isinstance(user, str) else None,
-        BodyState.READ,
+        _READ,
     )
 
 
@@ -204,6 +210,8 @@ def _as_bool(value: _Scalar) -> bool:
 
 def _as_count(value: _Scalar) -> int | None:
     """A whole number from 0 to 2**63 - 1, in the spellings that pydantic's lax mode takes: 10, 10.0, 1e1, "10"."""
+    if type(value) is int and 0 <= value <= _LARGEST:
+        return value
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= 19:
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _LARGEST:
@@ -219,7 +227,7 @@ def field_reader(method: bytes, path: bytes, content_type: bytes | None) -> Fiel
     """
     if method != b"POST" or path not in _PATHS:
         return None
-    if content_type is not None:
+    if content_type is not None and content_type != b"application/json":
         media_type = _media_type(content_type)
         if media_type not in _JSON_TYPES and not media_type.endswith(b"+json"):
             return None
@@ -228,17 +236,12 @@ def field_reader(method: bytes, path: bytes, content_type: bytes | None) -> Fiel
 
 def usage_reader(content_type: bytes | None, content_encoding: bytes | None) -> UsageReader | None:
     """A reader for a response with these headers, None if its usage cannot be read: encoded, or of another type."""
-    if content_encoding is not None and content_encoding.strip().lower() not in (b"", b"identity"):
-        return None
     if content_type is None:
         return None
-    match _media_type(content_type):
-        case b"text/event-stream":
-            return SseUsageReader()
-        case b"application/json":
-            return JsonUsageReader()
-        case _:
-            return None
+    if content_encoding is not None and content_encoding.strip().lower() not in (b"", b"identity"):
+        return None
+    reader = _USAGE_READERS.get(content_type) or _USAGE_READERS.get(_media_type(content_type))
+    return None if reader is None else reader()
 
 
 def _media_type(content_type: bytes) -> bytes:

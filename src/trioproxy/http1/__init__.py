@@ -6,7 +6,7 @@ serialize.py on the way out.
 """
 
 from .decoders import LengthDecoder, decoder
-from .fields import end_to_end, get, get_all, pairs
+from .fields import FieldFilter, end_to_end, get, get_all, pairs
 from .framing import CHUNKED, NO_BODY, UNTIL_CLOSE, BodyDecoder, Field, Framing, FramingKind
 from .gate import HeadLimits
 from .heads import HeadReader, RequestHead, ResponseHead, read_request_head, read_response_head
@@ -18,7 +18,9 @@ from .serialize import (
     field_block,
     last_chunk,
     request_head,
+    request_head_of,
     response_head,
+    response_head_of,
 )
 
 __all__ = [
@@ -29,6 +31,7 @@ __all__ = [
     "UNTIL_CLOSE",
     "BodyDecoder",
     "Field",
+    "FieldFilter",
     "Framing",
     "FramingKind",
     "HeadLimits",
@@ -50,5 +53,7 @@ __all__ = [
     "read_request_head",
     "read_response_head",
     "request_head",
+    "request_head_of",
     "response_head",
+    "response_head_of",
 ]

@@ -6,7 +6,7 @@ Must not live here: checking fields (gate.py, rules.py), and adding fields for t
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, final
 
 from .framing import Field
 
@@ -39,6 +39,42 @@ def end_to_end(fields: list[Field]) -> list[Field]:
         if key == b"connection" and value not in _ORDINARY and (named := _nominated(value)):
             dropped |= named
     return [field for field in fields if field[0] not in dropped]
+
+
+@final
+class FieldFilter:
+    """Says which fields of a head go on to the other side, in one pass that writes them as well.
+
+    :param dropped: lower-case names of those that stay here, besides what `end_to_end` leaves out.
+    :param noted: lower-case names of those that the caller must know of.
+    :param once: those of the noted that go on only once, the first.
+    """
+
+    __slots__ = ("_noted", "_once", "_particular")
+
+    def __init__(
+        self, *, dropped: frozenset[bytes] = frozenset(), noted: frozenset[bytes], once: frozenset[bytes] = frozenset()
+    ) -> None:
+        self._noted = noted
+        self._once = once
+        self._particular = HOP_BY_HOP | dropped | noted
+
+    def lines(self, fields: list[Field]) -> tuple[list[bytes], list[bytes], list[bytes]]:
+        """The lines to send, the names they begin with (see `request_head_of`), and the noted names that were there."""
+        lines: list[bytes] = []
+        names: list[bytes] = []
+        seen: list[bytes] = []
+        particular = self._particular
+        for key, name, value in fields:
+            if key in particular:
+                if key == b"connection" and value not in _ORDINARY:
+                    return self.lines(end_to_end(fields))  # it may name any of them; no Connection line is left
+                if key not in self._noted or (key in self._once and key in seen):
+                    continue
+                seen.append(key)
+            names.append(name)
+            lines.append(name + b": " + value)
+        return lines, names, seen
 
 
 _ORDINARY: Final = frozenset({b"keep-alive", b"close", b"Keep-Alive", b"Close"})

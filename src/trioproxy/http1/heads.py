@@ -6,41 +6,34 @@ Must not live here: the checks themselves (gate.py, rules.py), and I/O.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final, final
+
+import msgspec
 
 from trioproxy.errors import Code, Fault, ProxyError
 
 from . import rules
 from .fields import tokens
 from .framing import NO_BODY, UNTIL_CLOSE, Field, Framing, FramingKind
-from .gate import (
-    OWS,
-    HeadLimits,
-    RawField,
-    Scan,
-    check_request,
-    check_response,
-    raw_fields,
-    refusal,
-    scan,
-    target_too_long,
-    wrong_byte,
-)
+from .gate import HeadLimits, RawField, check_request, check_response, find_end, raw_fields, refusal
 from .parsers import HeadParser, ParserRefusal
+from .rules import LOOK_ALIKES, plain_authority
 
 MAX_EMPTY_LINES: Final = 8
 """Empty lines skipped before a request line: some old clients send one after a body (RFC 9112 section 2.2)."""
 
+_CLIENT: Final = Fault.CLIENT  # see gate.py
+_UPSTREAM: Final = Fault.UPSTREAM
+_CHUNKED_KIND: Final = FramingKind.CHUNKED
+
 _ONCE: Final = frozenset({b"host", b"content-length", b"transfer-encoding"})
-_DECIDING_REQUEST: Final = _ONCE | rules.LOOK_ALIKES | {b"connection", b"expect", b"te"}
-_DECIDING_RESPONSE: Final = rules.LOOK_ALIKES | {b"content-length", b"transfer-encoding", b"connection"}
+_DECIDING_REQUEST: Final = _ONCE | LOOK_ALIKES | {b"connection", b"expect", b"te"}
+_DECIDING_RESPONSE: Final = LOOK_ALIKES | {b"content-length", b"transfer-encoding", b"connection"}
 
 
 @final
-@dataclass(slots=True)
-class RequestHead:
-    """The head of a request that may be forwarded."""
+class RequestHead(msgspec.Struct, gc=False):
+    """The head of a request that may be forwarded. A struct, since it is made in half the time of a dataclass."""
 
     method: bytes
     """A token, as it came; perhaps one that nobody knows."""
@@ -60,8 +53,7 @@ class RequestHead:
 
 
 @final
-@dataclass(slots=True)
-class ResponseHead:
+class ResponseHead(msgspec.Struct, gc=False):
     """The head of a response that may be forwarded, final or interim (1xx, 101 included)."""
 
     status: int
@@ -81,14 +73,14 @@ class HeadReader:
     :param fault: whose heads these are: CLIENT for requests, UPSTREAM for responses.
     """
 
-    __slots__ = ("_empty_lines", "_held", "_limits", "_requests", "_rest", "_scanned", "started")
+    __slots__ = ("_empty_lines", "_fault", "_held", "_limits", "_rest", "_scanned", "started")
 
     def __init__(self, limits: HeadLimits, *, fault: Fault) -> None:
         self.started = False
         """Whether any byte of a head has come. Empty lines before a request line are none."""
         self._limits = limits
-        self._requests = fault is Fault.CLIENT
-        self._held = bytearray()  # a head under way
+        self._fault = fault
+        self._held: bytes | bytearray = b""  # a head under way; not empty, it is a bytearray
         self._rest = b""  # what came after a whole head
         self._scanned = 0
         self._empty_lines = 0
@@ -97,11 +89,21 @@ class HeadReader:
         """The bytes of one whole head through its empty line, once they are there.
 
         Then `take_rest` has what came after it; if nobody takes that, the next call goes on with it. Raises
-        ProxyError as soon as the head can no longer be right: on a bare CR, a bare LF or a control character, on the
-        first byte over a limit. Which error, does not depend on how the bytes were cut. Do not call it after that.
+        ProxyError as soon as a head that has not ended can no longer be right: on a bare CR, a bare LF or a control
+        character, on the first byte over a limit. A head that comes whole is left to the gate, which finds the same:
+        which error, does not depend on how the bytes were cut. Do not call it after that.
         """
         if self._rest:
             data, self._rest = self._rest + data, b""
+        if not self._held:
+            end = data.find(b"\r\n\r\n") + 4
+            if 4 <= end <= self._limits.size and data[0] != 0x0D:
+                self._rest = data[end:]
+                self._empty_lines = 0
+                return data[:end]
+        return self._feed_piece(data)
+
+    def _feed_piece(self, data: bytes) -> bytes | None:
         if self._held:
             self._held += data
             found: bytes | bytearray = self._held
@@ -109,36 +111,41 @@ class HeadReader:
             found = data
         if not self.started:
             found = self._skip_empty_lines(found)
-            if not found or (found == b"\r" and self._requests):
+            if not found or (found == b"\r" and self._fault is _CLIENT):
                 self._hold(found)
                 return None
             self.started = True
-        end = self._find_end(found)
-        if not end:
+        position, ended = find_end(found, self._scanned, self._limits, self._fault)
+        if not ended:
+            self._scanned = position
             self._hold(found)
             return None
-        head, self._rest = bytes(found[:end]), bytes(found[end:])
-        if self._held:
-            self._held = bytearray()
-        self.started = False
-        self._scanned = self._empty_lines = 0
+        head, rest = bytes(found[:position]), bytes(found[position:])
+        self._reset()
+        self._rest = rest
         return head
 
     def take_rest(self) -> bytes:
         """What came after the head, or all of an unfinished one. The reader is empty and as new after that."""
-        rest = self._rest or bytes(self._held)
-        self._rest = b""
-        self._held = bytearray()
+        rest = self._rest
+        if rest:
+            self._rest = b""
+        elif self._held or self._empty_lines:
+            rest = bytes(self._held)
+            self._reset()
+        return rest
+
+    def _reset(self) -> None:
+        self._held = b""
         self.started = False
         self._scanned = self._empty_lines = 0
-        return rest
 
     def _hold(self, found: bytes | bytearray) -> None:
         if found is not self._held:
             self._held = bytearray(found)
 
     def _skip_empty_lines(self, found: bytes | bytearray) -> bytes | bytearray:
-        if not self._requests or found[:2] != b"\r\n":
+        if self._fault is not _CLIENT or found[:2] != b"\r\n":
             return found
         start = 0
         while found[start : start + 2] == b"\r\n":
@@ -148,31 +155,6 @@ class HeadReader:
                 message = f"at most {MAX_EMPTY_LINES} empty lines may come before a request line"
                 raise ProxyError(Code.BAD_REQUEST, message)
         return found[start:]
-
-    def _find_end(self, found: bytes | bytearray) -> int:
-        """Where the head ends, 0 if it has not. Among several faults, the one that shows first decides."""
-        limit = self._limits.size
-        position, what = scan(found, self._scanned, min(len(found), limit))
-        if self._requests and position > self._limits.target and self._target_is_too_long(found, position):
-            raise target_too_long(self._limits)
-        if what is Scan.END and position <= limit:
-            return position
-        # A bare CR shows with the byte after it, which must still be within the limit.
-        if what is Scan.WRONG and position + (2 if found[position] == 0x0D else 1) <= limit:
-            fault = Fault.CLIENT if self._requests else Fault.UPSTREAM
-            raise refusal(fault, f"in the head {wrong_byte(found, position)}")
-        if len(found) >= limit:
-            fault = Fault.CLIENT if self._requests else Fault.UPSTREAM
-            raise refusal(fault, f"a head must be at most {limit} bytes long", Code.HEAD_TOO_LARGE)
-        self._scanned = position
-        return 0
-
-    def _target_is_too_long(self, found: bytes | bytearray, stop: int) -> bool:
-        space = found.find(b" ", 0, stop)
-        over = space + 1 + self._limits.target + 1
-        if space < 0 or stop < over or found.find(b"\r", 0, space) >= 0:
-            return False
-        return found.find(b" ", space + 1, over) < 0 and found.find(b"\r", space + 1, over) < 0
 
 
 def read_request_head(head: bytes, parser: HeadParser, limits: HeadLimits) -> RequestHead:
@@ -209,14 +191,14 @@ def _sort(raw: list[RawField], deciding: frozenset[bytes], fault: Fault) -> tupl
     """All fields, and the values of the deciding ones; of those that are lists, every line is joined."""
     fields: list[Field] = []
     found: dict[bytes, bytes] = {}
-    for name, untrimmed in raw:  # one pass: 1.7 µs for 12, the hottest loop of a head
+    for name, untrimmed in raw:  # the hottest loop of a head
         key = name.lower()
-        value = untrimmed.strip(OWS)
+        value = untrimmed.strip()  # past the gate, SP and HTAB are all the white space there can be
         fields.append((key, name, value))
         if key in deciding:
             if key not in found:
                 found[key] = value
-                if key in rules.LOOK_ALIKES:
+                if key in LOOK_ALIKES:
                     raise rules.look_alike(key, fault)
             elif key in _ONCE:
                 raise refusal(fault, f"{key.decode('ascii').title()} must come only once")
@@ -226,19 +208,21 @@ def _sort(raw: list[RawField], deciding: frozenset[bytes], fault: Fault) -> tupl
 
 
 def _request(method: bytes, target: bytes, http_11: bool, raw: list[RawField]) -> RequestHead:
-    fields, found = _sort(raw, _DECIDING_REQUEST, Fault.CLIENT)
+    fields, found = _sort(raw, _DECIDING_REQUEST, _CLIENT)
     get = found.get
-    framing = rules.framing(get(b"content-length"), get(b"transfer-encoding"), http_11, Fault.CLIENT) or NO_BODY
+    framing = rules.framing(get(b"content-length"), get(b"transfer-encoding"), http_11, _CLIENT) or NO_BODY
     host = get(b"host")
     if host is not None:
-        rules.check_authority(host, "Host")
+        if not plain_authority(host):
+            rules.check_authority(host, "Host")
     elif http_11:
         raise ProxyError(Code.BAD_REQUEST, "an HTTP/1.1 request must have a Host field")
-    if target[0] != 0x2F or b"%" in target:  # what is left has nothing to check past the gate
+    if target[0] != 0x2F or 0x25 in target:  # not a path without %: that has nothing to check past the gate
         authority, target = rules.split_target(method, target)
         if authority is not None:
             host = authority
             fields = _with_host(fields, authority)
+    connection = get(b"connection")
     waits = b"expect" in found and rules.expect_continue(found[b"expect"]) and http_11
     return RequestHead(
         method,
@@ -246,8 +230,8 @@ def _request(method: bytes, target: bytes, http_11: bool, raw: list[RawField]) -
         http_11,
         fields,
         framing,
-        rules.keep_alive(get(b"connection"), http_11),
-        waits and (framing.length > 0 or framing.kind is FramingKind.CHUNKED),
+        http_11 if connection is None else rules.keep_alive(connection, http_11),
+        waits and (framing.length > 0 or framing.kind is _CHUNKED_KIND),
         host or b"",
         b"te" in found and b"trailers" in tokens(found[b"te"]),
     )
@@ -261,16 +245,17 @@ def _with_host(fields: list[Field], authority: bytes) -> list[Field]:
 
 
 def _response(status: int, reason: bytes, http_11: bool, raw: list[RawField], request_method: bytes) -> ResponseHead:
-    fields, found = _sort(raw, _DECIDING_RESPONSE, Fault.UPSTREAM)
+    fields, found = _sort(raw, _DECIDING_RESPONSE, _UPSTREAM)
     length, coding = found.get(b"content-length"), found.get(b"transfer-encoding")
-    keep_alive = rules.keep_alive(found.get(b"connection"), http_11)
+    connection = found.get(b"connection")
+    keep_alive = http_11 if connection is None else rules.keep_alive(connection, http_11)
     if status < 200 or status == 204:
         # They have no body whatever they say, so what they say is left out (RFC 9110 section 8.6).
         if length is not None or coding is not None:
             fields = [field for field in fields if field[0] not in _ONCE]
         framing = NO_BODY
     else:
-        told = rules.framing(length, coding, http_11, Fault.UPSTREAM)
+        told = rules.framing(length, coding, http_11, _UPSTREAM)
         if status == 304 or request_method == b"HEAD":
             framing = NO_BODY
         elif told is None:

@@ -16,16 +16,21 @@ from .fields import tokens
 from .framing import CHUNKED, Framing, FramingKind
 from .gate import TOKEN, quote, refusal
 
+_LENGTH: Final = FramingKind.LENGTH
+
 LOOK_ALIKES: Final = frozenset({b"content_length", b"transfer_encoding"})
 """Names that servers which map `-` to `_` (CGI, WSGI) take for those that frame the body."""
 
 _codings = re.compile(TOKEN + rb"++(?:[ \t]*+,[ \t]*+" + TOKEN + rb"++)*+").fullmatch
 # reg-name of RFC 3986 section 3.2.2 in labels that are not empty; percent-encoding only of what is not ASCII.
-_LABEL: Final = rb"(?:[0-9A-Za-z\-_~!$&'()*+,;=]++|%[89A-Fa-f][0-9A-Fa-f])++"
+_PLAIN: Final = rb"[0-9A-Za-z\-_~!$&'()*+,;=]++"
+_LABEL: Final = rb"(?:" + _PLAIN + rb"|%[89A-Fa-f][0-9A-Fa-f])++"
 _PORT: Final = rb"(?:6553[0-5]|655[0-2][0-9]|65[0-4][0-9]{2}|6[0-4][0-9]{3}|[0-5]?[0-9]{0,4})"
 _authority = re.compile(
     rb"(?:" + _LABEL + rb"(?:\." + _LABEL + rb")*+\.?|\[[0-9A-Fa-f:.]{2,45}\])(?::" + _PORT + rb")?"
 ).fullmatch
+plain_authority = re.compile(_PLAIN + rb"(?:\." + _PLAIN + rb")*+(?::" + _PORT + rb")?").fullmatch
+"""Matches a part of what `check_authority` accepts, nearly every Host, at the cost of one simple pattern."""
 _absolute = re.compile(rb"[Hh][Tt][Tt][Pp][Ss]?://([^/?]*+)(.*)").fullmatch
 _path = re.compile(rb"(?:[^%?]++|%(?!00)[0-9A-Fa-f]{2})*+(?:\?.*)?").fullmatch
 
@@ -41,7 +46,13 @@ def framing(length: bytes | None, coding: bytes | None, http_11: bool, fault: Fa
     Raises BAD_REQUEST or TRANSFER_CODING_UNSUPPORTED for a request, BAD_RESPONSE for a response.
     """
     if coding is None:
-        return None if length is None else Framing(FramingKind.LENGTH, content_length(length, fault))
+        if length is None:
+            return None
+        # Of bytes, isdigit() knows ASCII digits only.
+        if not length.isdigit() or len(length) > 18 or (length[0] == 0x30 and len(length) > 1):
+            rule = "Content-Length must be one line of at most 18 digits without leading zeros"
+            raise refusal(fault, f"{rule}, got {quote(length)}")
+        return Framing(_LENGTH, int(length))
     if length is not None:
         raise refusal(fault, "Content-Length and Transfer-Encoding must not come together")
     if not http_11:
@@ -49,15 +60,6 @@ def framing(length: bytes | None, coding: bytes | None, http_11: bool, fault: Fa
     if coding.lower() != b"chunked":  # of bytes, lower() folds ASCII only: no Kelvin sign becomes a k
         raise _bad_coding(coding, fault)
     return CHUNKED
-
-
-def content_length(value: bytes, fault: Fault) -> int:
-    """The length that a Content-Length says, in bytes."""
-    # Of bytes, isdigit() knows ASCII digits only.
-    if not value.isdigit() or len(value) > 18 or (value[0] == 0x30 and len(value) > 1):
-        rule = "Content-Length must be one line of at most 18 digits without leading zeros"
-        raise refusal(fault, f"{rule}, got {quote(value)}")
-    return int(value)
 
 
 def _bad_coding(coding: bytes, fault: Fault) -> ProxyError:
@@ -69,10 +71,8 @@ def _bad_coding(coding: bytes, fault: Fault) -> ProxyError:
     return refusal(fault, f"Transfer-Encoding must be exactly chunked, got {quote(coding)}")
 
 
-def keep_alive(connection: bytes | None, http_11: bool) -> bool:
+def keep_alive(connection: bytes, http_11: bool) -> bool:
     """Whether the connection may be used again, by all of its Connection lines (RFC 9112 section 9.3)."""
-    if connection is None:
-        return http_11
     if connection == b"keep-alive":  # what nearly all of them say
         return True
     names = tokens(connection)

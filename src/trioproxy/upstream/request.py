@@ -8,21 +8,25 @@ from __future__ import annotations
 from typing import Final, final
 
 from ..errors import Code, ProxyError
-from ..http1 import Field, RequestHead, end_to_end, request_head
+from ..http1 import FieldFilter, RequestHead, request_head_of
 
-_SET_BY_US: Final = frozenset(
-    {
-        # The framing is ours, a 100 has been decided here already, and what a client claims about the way that its
-        # request took is not to be believed (RFC 7239 8.1).
-        b"content-length",
-        b"transfer-encoding",
-        b"expect",
-        b"forwarded",
-        b"x-forwarded-for",
-        b"x-forwarded-proto",
-        b"x-forwarded-host",
-    }
+_FORWARDED: Final = FieldFilter(
+    dropped=frozenset(
+        {
+            # The framing is ours, a 100 has been decided here already, and what a client claims about the way that its
+            # request took is not to be believed (RFC 7239 8.1).
+            b"content-length",
+            b"expect",
+            b"forwarded",
+            b"x-forwarded-for",
+            b"x-forwarded-proto",
+            b"x-forwarded-host",
+        }
+    ),
+    noted=frozenset({b"x-request-id"}),
 )
+_HAVE_BODIES: Final = frozenset({b"POST", b"PUT", b"PATCH"})
+"""Methods whose requests say a length even if it is 0 (RFC 9110 8.6)."""
 
 
 @final
@@ -36,7 +40,7 @@ class Forwarder:
 
     def __init__(self, pseudonym: bytes) -> None:
         self._pseudonym = pseudonym
-        self._via = {True: b"1.1 " + pseudonym, False: b"1.0 " + pseudonym}
+        self._via = {True: b"via: 1.1 " + pseudonym, False: b"via: 1.0 " + pseudonym}
 
     def check_loop(self, head: RequestHead) -> None:
         """Refuse a request that has been here before.
@@ -57,32 +61,19 @@ class Forwarder:
         :param peer: the client's address.
         :param request_id: goes along if the client sent none.
         """
-        fields = self._fields(end_to_end(head.fields), request_id)
-        fields.append((b"via", self._via[head.http_11]))
+        lines, names, seen = _FORWARDED.lines(head.fields)
+        if not head.host:  # HTTP/1.0 may lack it, HTTP/1.1 may not (RFC 9112 3.2)
+            lines.insert(0, b"host: ")
+        if not seen:
+            lines.append(b"x-request-id: " + request_id)
+        lines.append(self._via[head.http_11])
         if peer:
-            fields.append((b"x-forwarded-for", peer))
-        fields.append((b"x-forwarded-proto", b"http"))
+            lines.append(b"x-forwarded-for: " + peer)
+        lines.append(b"x-forwarded-proto: http")
         if head.host:
-            fields.append((b"x-forwarded-host", head.host))
+            lines.append(b"x-forwarded-host: " + head.host)
         if length is None:
-            fields.append((b"transfer-encoding", b"chunked"))
-        elif length or head.method in (b"POST", b"PUT", b"PATCH"):
-            fields.append((b"content-length", b"%d" % length))
-        return request_head(head.method, head.target, fields)
-
-    def _fields(self, incoming: list[Field], request_id: bytes) -> list[tuple[bytes, bytes]]:
-        fields: list[tuple[bytes, bytes]] = []
-        has_id = has_host = False
-        for lower, name, value in incoming:
-            if lower in _SET_BY_US:
-                continue
-            if lower == b"x-request-id":
-                has_id = True
-            elif lower == b"host":
-                has_host = True
-            fields.append((name, value))
-        if not has_host:  # HTTP/1.0 may lack it, HTTP/1.1 may not (RFC 9112 3.2)
-            fields.insert(0, (b"host", b""))
-        if not has_id:
-            fields.append((b"x-request-id", request_id))
-        return fields
+            lines.append(b"transfer-encoding: chunked")
+        elif length or head.method in _HAVE_BODIES:
+            lines.append(b"content-length: %d" % length)
+        return request_head_of(head.method, head.target, lines, names)
