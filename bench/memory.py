@@ -204,8 +204,8 @@ def check(name: str, memory: ProxyMemory) -> list[Check]:
         checks.append(Check(what, most <= MAX_PER_STREAM))
     for after_large in (False, True):
         small, middle = by_key[after_large, SMALL], by_key[after_large, MIDDLE]
-        more = max(abs(middle.prefill - small.prefill), abs(middle.headed - small.headed))
-        what = f"{name}: 512 KiB against 4 KiB{_after(after_large)}: {more:,.0f} ≤ {MAX_DIFFERENCE:,} B a stream apart"
+        more = max(middle.prefill - small.prefill, middle.headed - small.headed)
+        what = f"{name}: 512 KiB over 4 KiB{_after(after_large)}: {more:+,.0f} ≤ {MAX_DIFFERENCE:,} B more a stream"
         checks.append(Check(what, more <= MAX_DIFFERENCE))
     given_back = 1 - memory.kept_of_large / LARGE
     what = f"{name}: of one 16 MiB body {given_back:.1%} ≥ {MIN_GIVEN_BACK:.0%} given back"

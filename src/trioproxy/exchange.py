@@ -333,7 +333,7 @@ class Exchange:
         reader = AnswerReader(self._runtime, transport, self.writer, method)
         upload = Upload(transport, self._upstream_head(forwarding), body, stall=self._deadlines.write_stall)
         upload.start_nowait()
-        if lease.reused and upload.broken:
+        if lease.reused and upload.broken and not upload.sent:
             raise _StaleConnectionError
         answer = None
         try:

@@ -17,6 +17,8 @@ from .http1 import LAST_CHUNK, chunk_prefix
 from .net import Buffer, Transport, send_all
 
 _HOLDER: Final = "forwarding"
+_AT_ONCE: Final = 1 << 20
+"""Bytes sent without yielding, at most: 0.3 ms."""
 
 
 @final
@@ -42,7 +44,7 @@ class Upload:
         """Why the request cannot be completed, where waiting for an answer makes no sense."""
 
     def start_nowait(self) -> None:
-        """Hand over what can be without waiting: nearly always all of a buffered request."""
+        """Hand over what can be without waiting, up to a bound: nearly always all of a buffered request."""
         body = self._body
         try:
             if isinstance(body, StreamedBody):
@@ -50,12 +52,24 @@ class Upload:
             elif len(body):
                 with body.lease(_HOLDER) as lease:
                     self.sent = self._transport.send_nowait([self._head, lease.view])
+                    self._go_on_nowait(lease.view)
                 self.complete = self.sent == len(self._head) + len(body)
             else:
                 self.sent = self._transport.send_nowait([self._head])
                 self.complete = self.sent == len(self._head)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             self.broken = True
+
+    def _go_on_nowait(self, view: memoryview) -> None:
+        """One call sends a bounded piece; a second task for the rest would cost more than a few more calls."""
+        done = self.sent - len(self._head)
+        while 0 <= done < len(view) and self.sent < _AT_ONCE:
+            with view[done:] as rest:
+                count = self._transport.send_nowait([rest])
+            if not count:
+                return
+            done += count
+            self.sent += count
 
     async def run(self) -> None:
         """Send the rest. Never raises: how it ended is in ``complete``, ``broken`` and ``failure``."""
