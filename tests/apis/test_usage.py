@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from trioproxy.apis.openai import Usage, UsageReader, usage_reader
 from trioproxy.apis.usage import parse_usage
@@ -42,6 +44,31 @@ def json_reader() -> UsageReader:
 )
 def test_usage_object(value: bytes, expected: Usage | None) -> None:
     assert parse_usage(value) == expected
+
+
+counts = st.none() | st.booleans() | st.integers(-1, 3) | st.sampled_from([2**63 - 1, 2**63, 4.0, 0.5, 1e300, "1", []])
+details = counts | st.dictionaries(st.sampled_from(["cached_tokens", "audio_tokens"]), counts)
+objects = st.fixed_dictionaries(
+    {},
+    optional={
+        **dict.fromkeys(("prompt_tokens", "completion_tokens", "total_tokens"), counts),
+        **dict.fromkeys(("input_tokens", "output_tokens", "cost"), counts),
+        **dict.fromkeys(("prompt_tokens_details", "input_tokens_details"), details),
+    },
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(objects)
+def test_a_usage_object_says_the_same_beside_something_malformed(usage: dict[str, object]) -> None:
+    without = json.dumps({**usage, "total_tokens": None}).encode()
+    malformed = json.dumps({**usage, "total_tokens": "x"}).encode()
+    assert parse_usage(malformed) == parse_usage(without)
+    for value in (without, malformed):
+        body = b'{"usage":%b,"response":{"usage":%b}}' % (value, CHAT)
+        reader = json_reader()
+        reader.feed(body)
+        assert reader.finish() == (parse_usage(value) or FULL)
 
 
 @pytest.mark.parametrize("usage", [CHAT, RESPONSES])

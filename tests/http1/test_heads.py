@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from trioproxy.errors import Fault
 from trioproxy.http1 import (
@@ -16,6 +18,7 @@ from trioproxy.http1 import (
     get,
     read_response_head,
 )
+from trioproxy.http1.rules import check_authority, plain_authority
 
 from .driver import (
     LIMITS,
@@ -194,6 +197,12 @@ def test_an_absolute_target_gives_an_old_request_its_host() -> None:
 )  # fmt: skip
 def test_hosts(host: bytes) -> None:
     assert request(with_host(host)).host == host
+
+
+@given(st.text("aZ9-_~%.:[]", max_size=12).map(str.encode) | st.from_regex(rb"[a1.%]{0,4}:6[0-9]{3,5}", fullmatch=True))
+def test_what_the_quick_pattern_of_hosts_matches_is_a_host(host: bytes) -> None:
+    if plain_authority(host):
+        check_authority(host, "Host")
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from trioproxy.errors import Code, Fault, ProxyError
 from trioproxy.http1 import HeadLimits, HeadReader, RequestHead, read_request_head, read_response_head
@@ -61,6 +63,25 @@ def test_of_several_faults_the_first_decides_on_every_split(place: int, wrong: b
         whole = drive_requests(broken, limits=limits)
         for cuts in every_split(broken):
             assert drive_requests(broken, cuts, limits) == whole, (broken, cuts)
+
+
+starts = st.sampled_from([b"GET ", b"CONNECT ", b"GE T ", b"G\xc3 ", b"\r\n", b" ", b""])
+targets = st.sampled_from([b"/", b"/" + b"a" * 20, b"/" + b"a" * 30, b"/#" + b"a" * 30, b"/ " + b"a" * 30, b""])
+versions = st.sampled_from([b" HTTP/1.1", b" HTTP/2.0", b" HTTP/1.1 ", b""])
+ends = st.sampled_from([b"\r\n", b"\r\n", b"\n", b"\r", b"\r\r\n", b"\x00\r\n"])
+lines = st.sampled_from([b"Host: h", b"X: y", b"X : y", b" X: y", b"X: \x1b", b"nothing", b"X: " + b"y" * 40, b""])
+
+
+@settings(max_examples=150, deadline=None)
+@given(starts, targets, versions, st.lists(st.tuples(lines, ends), max_size=4), ends, ends)
+def test_a_whole_head_is_judged_as_in_pieces(
+    start: bytes, target: bytes, version: bytes, fields: list[tuple[bytes, bytes]], first: bytes, last: bytes
+) -> None:
+    raw = start + target + version + first + b"".join(line + end for line, end in fields) + last + b"rest\r\n\r\n"
+    for limits in (HeadLimits(), HeadLimits(size=80, target=25, fields=2)):
+        whole = drive_requests(raw, limits=limits)
+        for cuts in every_split(raw):
+            assert drive_requests(raw, cuts, limits) == whole, (raw, cuts)
 
 
 def test_default_limits_hold() -> None:

@@ -15,7 +15,9 @@ from trioproxy.http1 import (
     read_request_head,
     read_response_head,
     request_head,
+    request_head_of,
     response_head,
+    response_head_of,
 )
 
 from .driver import LIMITS, PARSER
@@ -98,3 +100,30 @@ def test_statuses_and_chunks_that_do_not_exist_are_refused() -> None:
     for size in (0, -1):
         with pytest.raises(ValueError, match="chunk"):
             chunk_prefix(size)
+
+
+@given(some_fields)
+def test_lines_that_are_ready_make_the_same_heads(fields: list[tuple[bytes, bytes]]) -> None:
+    lines, names = [b": ".join(field) for field in fields], [name for name, _ in fields]
+    assert request_head_of(b"BREW", b"/", lines, names) == request_head(b"BREW", b"/", fields)
+    assert response_head_of(200, b"OK", lines, names) == response_head(200, b"OK", fields)
+
+
+@pytest.mark.parametrize("wrong", [b"\r", b"\n", b"\r\n", b"\r\nX: y", b"\x00", b"\x7f", b"\x0b"])
+def test_lines_that_inject_are_refused_wherever_it_is(wrong: bytes) -> None:
+    for at in range(5):
+        line = b"A: b"[:at] + wrong + b"A: b"[at:]
+        for lines in ([line], [b"C: d", line], [line, b"C: d"]):
+            with pytest.raises(ValueError, match="a value has"):
+                request_head_of(b"GET", b"/", lines, [])
+            with pytest.raises(ValueError, match="a value has"):
+                response_head_of(200, b"OK", lines, [])
+
+
+@pytest.mark.parametrize("name", WRONG_NAMES)
+def test_names_of_lines_that_are_no_tokens_are_refused(name: bytes) -> None:
+    for names in ([name], [b"A", name], [name, b"A"]):
+        with pytest.raises(ValueError, match="tokens"):
+            request_head_of(b"GET", b"/", [b"A: b"], names)
+        with pytest.raises(ValueError, match="tokens"):
+            response_head_of(200, b"OK", [b"A: b"], names)

@@ -271,7 +271,7 @@ class TopLevelScanner:
         text = raw
         if self._escaped and raw[0] in b'"\\':
             text = _NEUTRAL + raw[1:]
-        if b"\\" in text:
+        if 0x5C in text:
             # In this order pairs are taken from the start of each run of backslashes, as a parser does.
             text = text.replace(b"\\\\", _NEUTRAL * 2).replace(b'\\"', _NEUTRAL * 2)
         self._escaped = text.endswith(b"\\")
@@ -289,7 +289,7 @@ class TopLevelScanner:
         if self._in_string:
             begun = self._partial
             strings[0] = begun + strings[0] if len(begun) + len(strings[0]) <= self._key_limit else b""
-        if b"\\u00" in text or b"\\" in self._partial:
+        if text.find(b"\\u00") >= 0 or 0x5C in self._partial:
             strings = _unescape(strings)
         wanted = self._wanted
         if wanted.isdisjoint(strings):

@@ -54,8 +54,8 @@ class SseUsageReader:
             self.at_boundary
             and data.endswith(b"\n\n")
             and data.startswith(b"data:")
-            and b"\r" not in data
-            and not _may_report(data)
+            and 0x0D not in data
+            and (data.find(b'"usage"') < 0 or not _may_report(data))
         ):
             # Whole events, each with its data first: every blank line ends one.
             ends = data.count(b"\n\n")
@@ -81,7 +81,7 @@ class SseUsageReader:
         if self._skip_newline:
             text = text.removeprefix(b"\n")
         self._skip_newline = data.endswith(b"\r")
-        if b"\r" in text:
+        if 0x0D in text:
             text = text.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
         if self._pending:
             text = self._finish_pending(text)
