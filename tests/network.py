@@ -18,7 +18,8 @@ from typing import Final, TypeAlias, final
 
 import trio
 
-from trioproxy.net import Address, Buffer, ReceiveTarget, StreamTransport, Transport
+from trioproxy.net import Address, StreamTransport
+from trioproxy.transport import Buffer, ReceiveTarget, Transport
 
 CAPACITY: Final = 65536
 """Bytes that one direction of a connection holds before its sender has to wait."""

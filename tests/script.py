@@ -20,7 +20,8 @@ import trio
 from trio.testing import lockstep_stream_pair, memory_stream_pair, wait_all_tasks_blocked
 
 from trioproxy import Proxy, Settings
-from trioproxy.net import Address, StreamTransport, Transport
+from trioproxy.net import Address, StreamTransport
+from trioproxy.transport import Transport
 
 CLIENT: Final = "192.0.2.7"
 """The address that each client has."""

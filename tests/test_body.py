@@ -13,14 +13,8 @@ from hypothesis import strategies as st
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from trioproxy import Code, ProxyError
-from trioproxy.body import (
-    BodyLedger,
-    BodyStage,
-    BufferedBody,
-    LeaseExpired,
-    Storage,
-    StreamedBody,
-)
+from trioproxy.body import BodyStage, BufferedBody, LeaseExpired, Storage, StreamedBody
+from trioproxy.ledger import BodyLedger
 
 MIB = 1 << 20
 

@@ -8,12 +8,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from trioproxy import Code, ProxyError
-from trioproxy.body import (
-    BodyLease,
-    BodyLedger,
-    BodyStage,
-    BufferedBody,
-)
+from trioproxy.body import BodyLease, BodyStage, BufferedBody
+from trioproxy.ledger import BodyLedger
 
 
 class Bodies(RuleBasedStateMachine):

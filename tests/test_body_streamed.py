@@ -9,12 +9,8 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from trioproxy import Code, ProxyError
-from trioproxy.body import (
-    READ_AHEAD,
-    BodyLedger,
-    BodyStage,
-    StreamedBody,
-)
+from trioproxy.body import READ_AHEAD, BodyStage, StreamedBody
+from trioproxy.ledger import BodyLedger
 
 MIB = 1 << 20
 

@@ -9,7 +9,8 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from script import Conversation, Peer, conversation, forwarded, get, message, post, relayed
-from trioproxy.net import Buffer, StreamTransport
+from trioproxy.net import StreamTransport
+from trioproxy.transport import Buffer
 
 OK = message("HTTP/1.1 200 OK", "Content-Length: 2", body="ok")
 OK_HEARD = relayed("HTTP/1.1 200 OK", "Content-Length: 2", body="ok")

@@ -14,7 +14,7 @@ ROOT = Path(trioproxy.__file__).parent
 LAYERS = (
     # From the bottom: a module may import those of the layers below it, and of its own package. What is not listed
     # by itself counts for its package.
-    {"errors", "process"},
+    {"errors", "process", "transport", "ledger"},
     {"http1", "net"},
     {"config", "apis", "body", "upstream.endpoint"},
     {"phases", "upstream"},

@@ -14,7 +14,8 @@ from trio.testing import memory_stream_pair, wait_all_tasks_blocked
 
 from transports import BareStream, Target, receive_exactly, tcp_pair
 from trioproxy.body import Storage
-from trioproxy.net import Buffer, SocketTransport, StreamTransport, Transport, rest_of, send_all
+from trioproxy.net import SocketTransport, StreamTransport
+from trioproxy.transport import Buffer, Transport, rest_of, send_all
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells of a hang-up without reading")
 

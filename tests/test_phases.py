@@ -10,8 +10,9 @@ import pytest
 
 from trioproxy import ForwardingPhase, RequestPhase, ResponseView, UseAfterMove
 from trioproxy.apis.openai import BodyState, RequestFields
-from trioproxy.body import BodyLedger, BufferedBody, StreamedBody
+from trioproxy.body import BufferedBody, StreamedBody
 from trioproxy.http1 import NO_BODY, RequestHead
+from trioproxy.ledger import BodyLedger
 from trioproxy.upstream.endpoint import Endpoint
 
 HEAD = RequestHead(b"POST", b"/v1/completions", True, [], NO_BODY, True, False, b"a", False)

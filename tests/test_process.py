@@ -41,7 +41,8 @@ def test_the_memory_of_released_bodies_goes_back_to_the_system() -> None:
     """After a body of 16 MiB, and beside a control that did not set the threshold."""
     program = """
 from trioproxy import fix_mmap_threshold
-from trioproxy.body import BodyLedger, BufferedBody
+from trioproxy.body import BufferedBody
+from trioproxy.ledger import BodyLedger
 def resident():
     with open("/proc/self/statm") as statm:
         return int(statm.read().split()[1]) * 4096

@@ -17,7 +17,8 @@ from trio.testing import MockClock, memory_stream_pair, wait_all_tasks_blocked
 from script import conversation, get, message, relayed
 from trioproxy import Proxy, Settings, server
 from trioproxy.exchange import Exchange
-from trioproxy.net import Address, StreamTransport, Transport, accept_nowait
+from trioproxy.net import Address, StreamTransport, accept_nowait
+from trioproxy.transport import Transport
 
 OK = message("HTTP/1.1 200 OK", "Content-Length: 2", body="ok")
 OK_HEARD = relayed("HTTP/1.1 200 OK", "Content-Length: 2", body="ok")

@@ -10,7 +10,8 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from transports import Script
 from trioproxy import Code, ProxyError
-from trioproxy.body import BodyLedger, BufferedBody, StreamedBody
+from trioproxy.body import BufferedBody, StreamedBody
+from trioproxy.ledger import BodyLedger
 from trioproxy.upload import Upload
 
 HEAD = b"POST / HTTP/1.1\r\n\r\n"

@@ -12,7 +12,7 @@ from typing import final
 import trio
 
 from trioproxy import net
-from trioproxy.net import Buffer, ReceiveTarget, Transport
+from trioproxy.transport import Buffer, ReceiveTarget, Transport
 
 
 @final

@@ -13,8 +13,8 @@ import trio
 from .downstream import ResponseWriter
 from .errors import Code, Fault, ProxyError
 from .http1 import HeadReader, ResponseHead, read_response_head
-from .net import Transport
 from .runtime import Runtime
+from .transport import Transport
 
 _MAX_INTERIM: Final = 5
 

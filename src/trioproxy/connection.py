@@ -24,8 +24,8 @@ from .downstream import ClientGone, ClientStalled, ResponseWriter
 from .errors import Code, Fault, ProxyError
 from .exchange import Exchange
 from .http1 import BodyDecoder, FramingKind, HeadReader, LengthDecoder, RequestHead, read_request_head
-from .net import Transport
 from .runtime import Outcome, Runtime, outcome_of
+from .transport import Transport
 
 
 @final

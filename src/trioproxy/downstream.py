@@ -25,7 +25,7 @@ from .http1 import (
     response_head,
     response_head_of,
 )
-from .net import Buffer, Transport, rest_of, send_all
+from .transport import Buffer, Transport, rest_of, send_all
 
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _JOIN_LIMIT: Final = 16384

@@ -368,9 +368,10 @@ class Exchange:
             nonlocal answer, failure, reading
             try:
                 while answer is None and not over:
+                    data = None
                     with trio.CancelScope() as reading:
                         data = await reader.read()
-                    if reading.cancelled_caught:
+                    if data is None:
                         return
                     answer = await reader.take(data)
             except (ProxyError, ClientGone, ClientStalled, trio.ClosedResourceError) as error:

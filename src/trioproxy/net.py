@@ -23,7 +23,7 @@ from typing import Final, Protocol, TypeAlias, cast, final, runtime_checkable
 
 import trio
 
-Buffer: TypeAlias = bytes | bytearray | memoryview
+from .transport import Buffer, ReceiveTarget, Transport
 
 RECEIVE_SIZE: Final = 16384
 """The most that one receive returns, in bytes: a block of this size is made whatever comes, and one that is above the
@@ -38,97 +38,6 @@ _CLOSE_GRACE: Final = 1.0
 _LINGER_ZERO: Final = struct.pack("ii", 1, 0)
 _HAS_POLL: Final = hasattr(select, "poll")
 _EPOLLRDHUP: Final[int] = getattr(select, "EPOLLRDHUP", 0)
-
-
-class ReceiveTarget(Protocol):
-    """Storage that bytes are received into in place."""
-
-    def window(self) -> memoryview:
-        """Room for the next bytes, never empty. The caller releases it before it awaits anything."""
-        ...
-
-    def filled(self, count: int) -> None:
-        """Take note that the first ``count`` bytes of the window are there."""
-        ...
-
-
-class Transport(Protocol):
-    """One connection: a duplex of bytes with synchronous closing.
-
-    Receiving and sending raise :class:`trio.BrokenResourceError` when the peer or the network ended it and
-    :class:`trio.ClosedResourceError` when this side closed it, in another task too. A cancelled receive has
-    taken nothing; after a cancelled send the connection is of no use but to be reset.
-    """
-
-    async def receive(self) -> bytes:
-        """The next bytes, at most ``RECEIVE_SIZE``; empty at the end of the stream."""
-        ...
-
-    async def receive_into(self, target: ReceiveTarget) -> int:
-        """Receive into the target's window; how many bytes came, 0 at the end of the stream."""
-        ...
-
-    def send_nowait(self, buffers: Sequence[Buffer]) -> int:
-        """Hand over what can be without waiting, at most 256 KiB; how many bytes that was."""
-        ...
-
-    async def send_some(self, buffers: Sequence[Buffer]) -> int:
-        """Wait until some bytes can be handed over, and do; how many that was, at least 1 unless there are none."""
-        ...
-
-    async def wait_hangup(self, *, half_close: bool) -> None:
-        """Wait until the peer is gone, without reading.
-
-        :param half_close: whether a peer that shut down only its sending side counts as gone.
-            Never returns where the system or the stream cannot tell.
-        """
-        ...
-
-    def readable_nowait(self) -> bool:
-        """Whether bytes, the end or an error are waiting to be read."""
-        ...
-
-    def shutdown_write(self) -> None:
-        """Send the end of our side, as far as the transport can; errors are the next receive's to report."""
-        ...
-
-    def close(self) -> None:
-        """Close now; whoever waits gets ClosedResourceError. Idempotent."""
-        ...
-
-    def reset(self) -> None:
-        """Close now and drop what the kernel still has queued, so that the peer learns of it at once. Idempotent."""
-        ...
-
-    async def aclose(self) -> None:
-        """Close, with whatever the transport says goodbye with, in bounded time. Idempotent, cancel-safe."""
-        ...
-
-    @property
-    def closed(self) -> bool:
-        """Whether this side has closed it."""
-        ...
-
-
-async def send_all(transport: Transport, buffers: Sequence[Buffer], *, stall: float) -> None:
-    """Send everything, in order.
-
-    :param stall: seconds that the peer may take nothing at all.
-    :raises trio.TooSlowError: it took nothing for that long.
-    """
-    while buffers:
-        with trio.fail_after(stall):
-            buffers = rest_of(buffers, await transport.send_some(buffers))
-
-
-def rest_of(buffers: Sequence[Buffer], sent: int) -> list[Buffer]:
-    """What is left of the buffers when the first ``sent`` bytes have gone."""
-    for index, buffer in enumerate(buffers):
-        size = len(buffer)
-        if sent < size:
-            return [memoryview(buffer)[sent:], *buffers[index + 1 :]] if sent else list(buffers[index:])
-        sent -= size
-    return []
 
 
 @final

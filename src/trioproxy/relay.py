@@ -19,7 +19,7 @@ from .apis.openai import UsageReader
 from .downstream import ResponseWriter
 from .errors import Code, ProxyError
 from .http1 import BodyDecoder
-from .net import Buffer, Transport
+from .transport import Buffer, Transport
 
 
 class Pace(Protocol):

@@ -15,11 +15,11 @@ from typing import Final, final
 
 import trio
 
-from .body import BodyLedger
 from .config import Settings
 from .downstream import DateField
 from .errors import Code, Fault, ProxyError
 from .http1 import HeadLimits, HeadParser, head_parser
+from .ledger import BodyLedger
 from .net import connect
 from .upstream.endpoint import Endpoint
 from .upstream.pool import Connector, Pool

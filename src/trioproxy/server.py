@@ -18,8 +18,9 @@ import trio
 
 from .config import Settings
 from .connection import ClientConnection
-from .net import Transport, accept_nowait, connect, listen, transport_for
+from .net import accept_nowait, connect, listen, transport_for
 from .runtime import Runtime, Statistics
+from .transport import Transport
 from .upstream.endpoint import Endpoint
 from .upstream.pool import Connector
 

@@ -14,7 +14,7 @@ import trio
 from .body import BufferedBody, StreamedBody
 from .errors import Code, ProxyError
 from .http1 import LAST_CHUNK, chunk_prefix
-from .net import Buffer, Transport, send_all
+from .transport import Buffer, Transport, send_all
 
 _HOLDER: Final = "forwarding"
 _AT_ONCE: Final = 1 << 20

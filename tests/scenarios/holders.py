@@ -10,9 +10,9 @@ from collections.abc import Callable
 from typing import Final
 
 from trioproxy.body import BufferedBody, StreamedBody
-from trioproxy.net import Buffer
 from trioproxy.phases import ForwardingPhase, ResponseView
 from trioproxy.relay import Relay
+from trioproxy.transport import Buffer
 
 kept: Final[list[object]] = []
 """What the planted mistakes keep; whoever plants one clears it afterwards."""

@@ -17,7 +17,8 @@ import trio
 from trio.testing import memory_stream_pair, wait_all_tasks_blocked
 
 from trioproxy import Proxy
-from trioproxy.net import Address, StreamTransport, Transport
+from trioproxy.net import Address, StreamTransport
+from trioproxy.transport import Transport
 
 VECTORS: Final = Path(__file__).parent.parent / "vectors"
 FOLLOWING: Final = b"GET /following HTTP/1.1\r\nHost: a\r\n\r\n"

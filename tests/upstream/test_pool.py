@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from trioproxy import Code, ProxyError
-from trioproxy.net import Address, Buffer, ReceiveTarget, Transport
+from trioproxy.net import Address
+from trioproxy.transport import Buffer, ReceiveTarget, Transport
 from trioproxy.upstream.endpoint import Endpoint
 from trioproxy.upstream.pool import LeaseState, Pool
 

@@ -19,7 +19,8 @@ from typing import Final, TypeAlias, final
 import trio
 
 from ..errors import Code, ProxyError
-from ..net import Address, Transport, connect
+from ..net import Address, connect
+from ..transport import Transport
 from .endpoint import Endpoint
 
 Connector: TypeAlias = Callable[[Address], Awaitable[Transport]]
