@@ -50,6 +50,15 @@ class LeaseState(enum.Enum):
     ENDED = "ended"
 
 
+# CPython 3.11 looks a member of an enum up anew each time, for 0.1 µs.
+_EMPTY: Final = LeaseState.EMPTY
+_CONNECTING: Final = LeaseState.CONNECTING
+_HELD: Final = LeaseState.HELD
+_CLEAN: Final = LeaseState.CLEAN
+_SPOILED: Final = LeaseState.SPOILED
+_ENDED: Final = LeaseState.ENDED
+
+
 @final
 class Pool:
     """The connections to one endpoint.
@@ -154,7 +163,7 @@ class Lease:
         self._pool = pool
         self.transport: Transport | None = None
         self.reused = False
-        self.state = LeaseState.EMPTY
+        self.state = _EMPTY
 
     def __repr__(self) -> str:
         return f"<Lease {self.state.value} {self._pool.endpoint.url}>"
@@ -173,47 +182,47 @@ class Lease:
         :raises ProxyError: ``CONNECT_FAILED``. Cancelled, it leaves nothing behind.
         """
         self.reset()
-        self.state = LeaseState.CONNECTING
+        self.state = _CONNECTING
         try:
             transport = await self._pool.open()
         finally:
-            self.state = LeaseState.EMPTY
+            self.state = _EMPTY
         self._hold(transport, reused=False)
         return transport
 
     def _hold(self, transport: Transport, *, reused: bool) -> None:
         self.transport = transport
         self.reused = reused
-        self.state = LeaseState.HELD
+        self.state = _HELD
         self._pool.held += 1
 
     def mark_clean(self) -> None:
         """Say that both sides are done with the exchange and not a byte is left over: the connection may be reused."""
-        if self.state is LeaseState.HELD:
-            self.state = LeaseState.CLEAN
+        if self.state is _HELD:
+            self.state = _CLEAN
 
     def spoil(self) -> None:
         """Say that the connection can carry no other request, whatever comes after."""
-        if self.state in (LeaseState.HELD, LeaseState.CLEAN):
-            self.state = LeaseState.SPOILED
+        if self.state in (_HELD, _CLEAN):
+            self.state = _SPOILED
 
     def reset(self) -> None:
         """Reset the connection that is held, at once; the lease can take another."""
         transport, self.transport = self.transport, None
         if transport is not None:
             self._pool.held -= 1
-            self.state = LeaseState.EMPTY
+            self.state = _EMPTY
             transport.reset()
 
     def end(self) -> None:
         """End the lease: a clean connection goes back to the pool, any other is reset. Idempotent, never awaits."""
-        if self.state is LeaseState.CLEAN and self.transport is not None:
+        if self.state is _CLEAN and self.transport is not None:
             transport, self.transport = self.transport, None
             self._pool.held -= 1
             self._pool.put_idle_nowait(transport)
         else:
             self.reset()
-        self.state = LeaseState.ENDED
+        self.state = _ENDED
 
     def __enter__(self) -> Lease:
         return self
