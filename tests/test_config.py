@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
+from collections.abc import Callable
 
 import pytest
 
@@ -47,9 +49,10 @@ def test_a_deadline(name: str, value: float) -> None:
 
 @pytest.mark.parametrize("name", [item.name for item in dataclasses.fields(Limits)])
 def test_a_limit(name: str) -> None:
-    assert getattr(Limits(**{name: 1}), name) == 1
+    smallest = Limits(**{"body_size": 1, name: 1})
+    assert getattr(smallest, name) == 1
     for value in (0, -1):
-        with pytest.raises(ValueError, match=f"limit '{name}' must be above 0"):
+        with pytest.raises(ValueError, match=f"limit '{name}' must be a whole number above 0"):
             Limits(**{name: value})
 
 
@@ -58,3 +61,20 @@ def test_settings_cannot_be_changed(settings: Deadlines | Limits | Settings) -> 
     name = dataclasses.fields(settings)[0].name
     with pytest.raises(dataclasses.FrozenInstanceError):
         setattr(settings, name, 1)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Settings(body="x"), "setting 'body' must be one of 'auto', 'buffer', 'stream', got 'x'"),  # type: ignore[arg-type]
+        (lambda: Settings(client_half_close="no"), "must be one of 'cancel', 'allow', got 'no'"),  # type: ignore[arg-type]
+        (lambda: Settings(codec="h12"), "setting 'codec' must be one of 'llhttp'"),  # type: ignore[arg-type]
+        (lambda: Settings(resolve_interval=0), "'resolve_interval' must be above 0 s"),
+        (lambda: Limits(body_size=1.5), "limit 'body_size' must be a whole number above 0, got 1.5"),  # type: ignore[arg-type]
+        (lambda: Limits(bodies_size=10), "must not be below 'body_size'"),
+        (lambda: Deadlines(idle="5"), "deadline 'idle' must be a number of seconds ≥ 0, got '5'"),  # type: ignore[arg-type]
+    ],
+)
+def test_what_no_setting_can_be_is_refused(make: Callable[[], object], message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        make()

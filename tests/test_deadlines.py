@@ -325,7 +325,7 @@ async def test_idle_upstream_connections_are_closed_whoever_else_is_or_was_serve
 
 # Room for bodies
 
-FULL = Limits(bodies_size=100_000)
+FULL = Limits(body_size=100_000, bodies_size=100_000)
 
 
 async def _holding(talk: Conversation, count: int) -> Peer:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import logging
+import math
 import os
 import signal
 import sys
@@ -60,6 +61,7 @@ def main() -> None:
 
 def _assignments(kind: Literal["deadline", "limit"], values: Sequence[str], names: Sequence[str]) -> dict[str, float]:
     found: dict[str, float] = {}
+    example = "idle=60" if kind == "deadline" else "body_size=1048576 (bytes, without a unit)"
     for text in values:
         name, equals, number = text.partition("=")
         if name not in names:
@@ -70,9 +72,15 @@ def _assignments(kind: Literal["deadline", "limit"], values: Sequence[str], name
             found[name] = float(number if equals else "")
         except ValueError:
             raise click.BadParameter(
-                f"{text!r} is not NAME=NUMBER, such as {names[0]}=5", param_hint=f"--{kind}"
+                f"{text!r} is not NAME=NUMBER, such as {example}", param_hint=f"--{kind}"
             ) from None
     return found
+
+
+def _whole(count: float) -> int:
+    if count % 1:
+        raise ValueError(f"a limit must be a whole number, got {count:g}")
+    return int(count)
 
 
 def _settings(
@@ -83,7 +91,7 @@ def _settings(
     try:
         return Settings(
             deadlines=Deadlines(**seconds),
-            limits=Limits(**{name: int(count) for name, count in counts.items()}),
+            limits=Limits(**{name: _whole(count) for name, count in counts.items()}),
             body=body,
             client_half_close=client_half_close,
         )
@@ -164,7 +172,8 @@ def serve(
         proxy.drain()
         waiting = sum(proxy.statistics().in_flight.values())
         grace = settings.deadlines.drain
-        return f"draining: {waiting} in flight, at most {grace:g} s; a second signal ends them", grace
+        limit = "as long as they take" if grace == math.inf else f"at most {grace:g} s"
+        return f"draining: {waiting} in flight, {limit}; a second signal ends them", grace
 
     _run_until_signal(listen, run, stop)
 
@@ -277,7 +286,9 @@ async def _watch_signals(  # noqa: ASYNC114 - no block uses it as a context
 
 
 def _exit_after(seconds: float) -> None:
-    """End the process by force if it has not ended by then."""
+    """End the process by force if it has not ended by then; never, if that is infinite."""
+    if seconds == math.inf:
+        return
 
     def give_up() -> None:
         names = ", ".join(thread.name for thread in threading.enumerate() if thread is not threading.main_thread())

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, fields
-from typing import Literal, final
+from typing import Literal, final, get_args
 
 from .http1 import ParserName
 
@@ -50,8 +50,8 @@ class Deadlines:
 
     def __post_init__(self) -> None:
         for item in fields(self):
-            value: float = getattr(self, item.name)
-            if math.isnan(value) or value < 0:
+            value: object = getattr(self, item.name)
+            if not isinstance(value, int | float) or isinstance(value, bool) or math.isnan(value) or value < 0:
                 raise ValueError(f"deadline {item.name!r} must be a number of seconds ≥ 0, got {value!r}")
 
 
@@ -72,9 +72,14 @@ class Limits:
 
     def __post_init__(self) -> None:
         for item in fields(self):
-            value: int = getattr(self, item.name)
-            if value <= 0:
-                raise ValueError(f"limit {item.name!r} must be above 0, got {value!r}")
+            value: object = getattr(self, item.name)
+            if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
+                raise ValueError(f"limit {item.name!r} must be a whole number above 0, got {value!r}")
+        if self.bodies_size < self.body_size:
+            raise ValueError(
+                f"limit 'bodies_size' ({self.bodies_size}) must not be below 'body_size' ({self.body_size}): "
+                "a body that is allowed would never find room"
+            )
 
 
 BodyMode = Literal["auto", "buffer", "stream"]
@@ -98,3 +103,15 @@ class Settings:
     """Which head parser."""
     resolve_interval: float = 30.0
     """Seconds between two look-ups of an upstream's name."""
+
+    def __post_init__(self) -> None:
+        for name, choices in (
+            ("body", get_args(BodyMode)),
+            ("client_half_close", get_args(HalfClose)),
+            ("codec", get_args(ParserName)),
+        ):
+            value: object = getattr(self, name)
+            if value not in choices:
+                raise ValueError(f"setting {name!r} must be one of {', '.join(map(repr, choices))}, got {value!r}")
+        if not self.resolve_interval > 0:
+            raise ValueError(f"setting 'resolve_interval' must be above 0 s, got {self.resolve_interval!r}")

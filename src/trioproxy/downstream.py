@@ -27,6 +27,8 @@ from .http1 import (
 )
 from .transport import Buffer, Transport, rest_of, send_all
 
+_PHRASES: Final = {413: b"Content Too Large", 414: b"URI Too Long"}
+"""Those of RFC 9110 where Python's are older."""
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _JOIN_LIMIT: Final = 16384
 """Pieces up to this many bytes are joined for one plain send; larger ones are sent as they are, vectored."""
@@ -54,6 +56,10 @@ class Delimiting(enum.Enum):
 # An enum's members are looked up anew each time, which is 0.1 µs (CPython 3.11): those of most responses, once.
 _LENGTH: Final = FramingKind.LENGTH
 _BY_LENGTH: Final = Delimiting.LENGTH
+
+
+def _phrase(status: int) -> bytes:
+    return _PHRASES.get(status) or HTTPStatus(status).phrase.encode()
 
 
 @final
@@ -145,7 +151,7 @@ class ResponseWriter:
         if connection := self._finish_head():
             every.append((b"connection", connection))
         self.complete = True
-        head = response_head(status, HTTPStatus(status).phrase.encode(), every)
+        head = response_head(status, _phrase(status), every)
         return head if self._head_only else head + body
 
     def _finish_head(self) -> bytes:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import enum
 import logging
 import math
+import re
 from collections.abc import Callable
 from typing import Final, final
 
@@ -32,6 +33,7 @@ from .upload import Upload
 from .upstream.pool import Lease, Pool
 
 _logger: Final = logging.getLogger("trioproxy")
+_plain_id: Final = re.compile(rb"[0-9A-Za-z._:/+=@~-]{1,128}").fullmatch
 _IDEMPOTENT: Final = frozenset({b"GET", b"HEAD", b"OPTIONS", b"TRACE", b"PUT", b"DELETE"})  # RFC 9110 9.2.2
 
 
@@ -66,6 +68,12 @@ _FIRST_EVENT: Final = Stage.FIRST_EVENT
 _STREAMING: Final = Stage.STREAMING
 
 
+def _public_id(head: RequestHead) -> str | None:
+    """The client's own ``X-Request-Id``, under which it looks for its request; ours are unique, its need not be."""
+    value = http1.get(head.fields, b"x-request-id")
+    return None if value is None or _plain_id(value) is None else value.decode("ascii")
+
+
 @final
 class Exchange:
     """One request of one client.
@@ -87,6 +95,7 @@ class Exchange:
         "_observer",
         "_peer",
         "_phase",
+        "_public_id",
         "_request",
         "_runtime",
         "_seconds",
@@ -110,6 +119,7 @@ class Exchange:
         alarm: Callable[[float], None],
     ) -> None:
         self.request_id: Final = runtime.next_request_id()
+        self._public_id = _public_id(head) or self.request_id
         self.body = body
         self.writer = writer
         self.outcome: Outcome | None = None
@@ -161,7 +171,7 @@ class Exchange:
             self.deadline = math.inf
             self._failure = self._expired()
             if self.writer.started:
-                self._runtime.errors[self._failure.code] += 1
+                self._note(self._failure)
                 self.abort(outcome_of(self._failure))
                 return
             # Whatever it waits for ends now, and it goes on to tell the client why.
@@ -408,7 +418,7 @@ class Exchange:
             forwarding.head,
             length=body.expected if isinstance(body, StreamedBody) else len(body),
             peer=self._peer,
-            request_id=forwarding.request_id.encode(),
+            request_id=self._public_id.encode(),
         )
 
     async def _respond(self, lease: Lease, answer: Answer, view: ResponseView) -> None:
@@ -427,21 +437,28 @@ class Exchange:
             self._await(_STREAMING, self._deadlines.idle)
         decoder = http1.decoder(head.framing, fault=Fault.UPSTREAM)
         relay = Relay(transport, decoder, self.writer, self._observer, self)
-        await relay.run(self.writer.relayed_head(head, self.request_id.encode(), runtime.date), rest)
+        await relay.run(self.writer.relayed_head(head, self._public_id.encode(), runtime.date), rest)
         self._fix(Outcome.COMPLETED)
         if relay.clean and head.keep_alive:
             lease.mark_clean()
 
+    def _note(self, error: ProxyError) -> None:
+        self._runtime.errors[error.code] += 1
+        if error.fault is not Fault.CLIENT:
+            # Nothing else tells an operator, or, of a response that has begun, anybody.
+            cut = ", its response was cut short" if self.writer.started else ""
+            _logger.warning("request %s: %s: %s%s", self._public_id, error.code.value, error.message, cut)
+
     async def _answer(self, error: ProxyError) -> None:
         """Tell the client what went wrong, if its response has not begun; else the connection shows it."""
         self._fix(outcome_of(error))
-        self._runtime.errors[error.code] += 1
+        self._note(error)
         if self.writer.started:
             self.writer.keep_alive = False
             return
         if self._runtime.draining or not self.body.arrived:
             self.writer.keep_alive = False
-        fields, body = refusal(error, self.request_id)
+        fields, body = refusal(error, self._public_id)
         fields.append((b"date", self._runtime.date()))
         try:
             await self.writer.send([self.writer.own_response(error.status, fields, body)])

@@ -257,7 +257,7 @@ SCENARIOS: Final = [
         "no room for bodies",
         asks_slowly(chat(LARGE)[: -len(LARGE)], LARGE, mark=b"request_id"),
         {},
-        settings=Settings(limits=Limits(bodies_size=1000)),
+        settings=Settings(limits=Limits(body_size=1000, bodies_size=1000)),
         waits=True,
         refused=1,
     ),

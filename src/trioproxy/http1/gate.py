@@ -68,8 +68,12 @@ def quote(data: bytes, limit: int = 64) -> str:
     path, question_mark, query = data.partition(b"?")
     shown = path + question_mark
     if len(shown) > limit:
-        return f"{shown[:limit]!r}… ({len(data)} bytes)"
-    return f"{shown!r}…" if query else repr(shown)
+        return f"{_escaped(shown[:limit])}… ({len(data)} bytes)"
+    return f"{_escaped(shown)}…" if query else _escaped(shown)
+
+
+def _escaped(data: bytes) -> str:
+    return repr(data)[1:]  # in quotes, control characters and non-ASCII as escapes, without Python's b
 
 
 @final
