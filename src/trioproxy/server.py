@@ -191,8 +191,12 @@ class Proxy:
                     pool.close_idle()
 
     async def _keep_resolved(self, endpoint: Endpoint) -> None:
+        told: str | None = None
         while True:
             await endpoint.resolve(self._runtime.resolver_limiter)
+            if endpoint.failure is not None and endpoint.failure != told:
+                _logger.warning("cannot look up the upstream's name %r: %s", endpoint.host, endpoint.failure)
+            told = endpoint.failure
             await trio.sleep(self._runtime.settings.resolve_interval if endpoint.resolved else _RESOLVE_RETRY)
 
 

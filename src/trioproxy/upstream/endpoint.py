@@ -25,7 +25,7 @@ class Endpoint:
     :raises ValueError: the URL is not one of those, with what is wrong.
     """
 
-    __slots__ = ("_addresses", "_changed", "_failure", "_resolving", "authority", "host", "port", "url")
+    __slots__ = ("_addresses", "_changed", "_resolving", "authority", "failure", "host", "port", "url")
 
     def __init__(self, url: str) -> None:
         # urlsplit drops some characters and takes others for a part of the name, instead of refusing them.
@@ -57,7 +57,8 @@ class Endpoint:
         self.authority = parts.netloc
         self.url = f"http://{parts.netloc}"
         self._addresses: list[Address] = []
-        self._failure: str | None = None
+        self.failure: str | None = None
+        """Why the last look-up failed, if it did."""
         self._changed = trio.Event()
         self._resolving = False
         try:
@@ -90,7 +91,7 @@ class Endpoint:
         :raises ProxyError: ``CONNECT_FAILED``: the name could not be resolved yet.
         """
         while not self._addresses:
-            if self._failure is not None:
+            if self.failure is not None:
                 raise ProxyError(Code.CONNECT_FAILED, f"the upstream's name {self.host!r} cannot be resolved")
             await self._changed.wait()
         return self._addresses
@@ -108,10 +109,10 @@ class Endpoint:
         try:
             found = await trio.to_thread.run_sync(_look_up, self.host, self.port, limiter=limiter)
         except (OSError, UnicodeError) as error:  # the second for a name that cannot be one
-            self._failure = str(error)
+            self.failure = str(error)
         else:
             self._addresses = found
-            self._failure = None
+            self.failure = None
         finally:
             self._resolving = False
             changed, self._changed = self._changed, trio.Event()
