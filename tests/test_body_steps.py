@@ -33,10 +33,11 @@ class Bodies(RuleBasedStateMachine):
         if body.stage is BodyStage.COMPLETE or self._lent(body):
             return
         piece = bytes([size % 251]) * size
-        refused = None if body.stage is BodyStage.RELEASED else self._refusal(body, model, size)
+        dropped = body.stage in (BodyStage.RELEASED, BodyStage.FAILED)
+        refused = None if dropped else self._refusal(body, model, size)
         if refused is None:
             body.push(piece)
-            if body.stage is not BodyStage.RELEASED:
+            if not dropped:
                 model += piece
         else:
             with pytest.raises(ProxyError) as caught:
@@ -84,7 +85,7 @@ class Bodies(RuleBasedStateMachine):
         assert self.ledger.held == sum(body.held for body, _ in self.bodies)
         assert self.ledger.violations == 0
         for body, _ in self.bodies:
-            if body.stage is BodyStage.RELEASED and not self._lent(body):
+            if body.stage in (BodyStage.RELEASED, BodyStage.FAILED) and not self._lent(body):
                 assert body.held == 0
 
     def teardown(self) -> None:

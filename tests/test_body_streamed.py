@@ -51,7 +51,7 @@ async def test_a_full_pipe_resumes_its_reader_when_it_has_room(autojump_clock: M
     ledger = BodyLedger(1)  # bounded by itself, the pipe needs no room on the ledger
     resumed: list[int] = []
     body = streamed(ledger, lambda: resumed.append(body.held))
-    body.push(bytes(READ_AHEAD - 1))
+    body.push(bytes(READ_AHEAD - 1000))
     assert not body.full
     await body.next_pieces()
     assert resumed == []
@@ -63,6 +63,16 @@ async def test_a_full_pipe_resumes_its_reader_when_it_has_room(autojump_clock: M
     assert resumed == [0]
     assert not body.full
     assert ledger.held == 0
+
+
+async def test_many_small_pieces_fill_a_pipe_by_the_memory_that_they_take(autojump_clock: MockClock) -> None:
+    body = streamed(BodyLedger(MIB))
+    pushed = 0
+    while not body.full:
+        body.push(b"x")
+        pushed += 1
+    assert pushed < READ_AHEAD / 50
+    assert await body.next_pieces() == [b"x" * pushed]
 
 
 async def test_a_pipe_that_fails_passes_the_failure_on_and_not_what_it_holds(autojump_clock: MockClock) -> None:

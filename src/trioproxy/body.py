@@ -24,6 +24,9 @@ from .ledger import BodyLedger
 READ_AHEAD: Final = 65536
 """How many bytes of a streamed body are held for a slow upstream, at most, besides the read under way."""
 _WINDOW: Final = 65536
+_PIECE_OVERHEAD: Final = 64
+"""Bytes of memory that a piece takes beside its own."""
+_FEW: Final = 16
 _GROWTH_LIMIT: Final = 1 << 20
 
 
@@ -152,7 +155,7 @@ class BufferedBody:
     def window(self) -> memoryview:
         """Room for the next bytes of a body whose length is known; :meth:`reserve` came before."""
         storage = self._storage
-        if storage is None:  # released while the reader waited: what still comes is dropped
+        if storage is None or self.stage is not _RECEIVING:  # while the reader waited: what still comes is dropped
             return memoryview(bytearray(_WINDOW))
         if len(storage) < self._reserved:
             storage.extend(bytes(self._reserved - len(storage)))
@@ -160,12 +163,12 @@ class BufferedBody:
 
     def filled(self, count: int) -> None:
         """Take note of bytes received into the window."""
-        if self._storage is not None:
+        if self.stage is _RECEIVING:
             self._size += count
 
     def last(self, count: int) -> memoryview:
         """The ``count`` bytes that came last; the caller releases the view before it awaits anything."""
-        if self._storage is None:
+        if self._storage is None or self.stage is not _RECEIVING:
             return memoryview(b"")
         return memoryview(self._storage)[self._size - count : self._size]
 
@@ -199,10 +202,12 @@ class BufferedBody:
                 self._done.set()
 
     def fail(self, error: ProxyError) -> None:
-        """The rest will not come: whoever waits for the body gets this error."""
+        """The rest will not come: whoever waits for the body gets this error. What has come is let go of."""
         if self.stage is _RECEIVING:
             self.stage = _FAILED
             self._failure = error
+            if self._leases == 0:  # now, so that its room is there for the next that waits
+                self._drop()
             if self._done is not None:
                 self._done.set()
 
@@ -302,8 +307,8 @@ class StreamedBody:
 
     @property
     def full(self) -> bool:
-        """Whether the reader must wait."""
-        return self.held >= READ_AHEAD
+        """Whether the reader must wait: many small pieces take more memory than their bytes."""
+        return self.held + _PIECE_OVERHEAD * len(self._pieces) >= READ_AHEAD
 
     def push(self, data: bytes) -> None:
         """Append bytes that were received.
@@ -316,7 +321,7 @@ class StreamedBody:
         if self._size > self._limit:
             raise too_large(self._limit)
         self.held += len(data)
-        self._ledger.take(len(data))
+        self._ledger.passing(len(data))
         self._pieces.append(data)
         self._wake.set()
 
@@ -344,7 +349,7 @@ class StreamedBody:
             await self._wake.wait()
         if self._failure is not None:
             raise self._failure
-        pieces = list(self._pieces)
+        pieces = list(self._pieces) if len(self._pieces) <= _FEW else [b"".join(self._pieces)]
         self._empty()
         return pieces
 
@@ -356,9 +361,9 @@ class StreamedBody:
             self._wake.set()
 
     def _empty(self) -> None:
-        self._pieces.clear()
-        self._ledger.free(self.held)
         was_full = self.full
+        self._pieces.clear()
+        self._ledger.passed(self.held)
         self.held = 0
         if was_full:
             self._resume()

@@ -5,9 +5,9 @@ Lives here: what is typed, what is printed, and signals. Does not live here: wha
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import logging
-import math
 import os
 import signal
 import sys
@@ -26,6 +26,8 @@ from .process import fix_mmap_threshold, raise_file_limit, streams_for
 from .server import Proxy
 
 _T = TypeVar("_T")
+SECONDS: Final = click.FloatRange(min=0)
+COUNT: Final = click.IntRange(min=0)
 _UNWINDING: Final = 5.0
 """Seconds that stopping may take beyond the grace before the process ends itself: a thread cannot be cancelled."""
 
@@ -46,6 +48,12 @@ class Address(click.ParamType[tuple[str, int]]):
         elif ":" in host:
             self.fail(f"{text!r}: an IPv6 address is written in brackets, such as [::1]:8080", param, ctx)
         return host or "0.0.0.0", int(port)
+
+
+def _say(message: str, *, err: bool = False) -> None:
+    """Print, if anybody listens: a log collector that went away must not end the proxy."""
+    with contextlib.suppress(OSError):
+        click.echo(message, err=err)
 
 
 def _show(host: str, port: int) -> str:
@@ -161,9 +169,9 @@ def serve(
 
     def announce(addresses: list[tuple[str, int]]) -> None:
         for address in addresses:
-            click.echo(f"trioproxy listens on http://{_show(*address)}{room}")
+            _say(f"trioproxy listens on http://{_show(*address)}{room}")
         for upstream in upstreams:
-            click.echo(f"  upstream {upstream}")
+            _say(f"  upstream {upstream}")
 
     async def run() -> None:
         await proxy.serve(*listen, task_status=_Announce(announce))
@@ -172,7 +180,7 @@ def serve(
         proxy.drain()
         waiting = sum(proxy.statistics().in_flight.values())
         grace = settings.deadlines.drain
-        limit = "as long as they take" if grace == math.inf else f"at most {grace:g} s"
+        limit = "as long as they take" if grace == float("inf") else f"at most {grace:g} s"
         return f"draining: {waiting} in flight, {limit}; a second signal ends them", grace
 
     _run_until_signal(listen, run, stop)
@@ -180,7 +188,14 @@ def serve(
 
 @main.command()
 @click.option("--listen", type=Address(), default="127.0.0.1:8000", show_default=True, help="Where to listen.")
-@click.option("--prefill", default=0.0, show_default=True, metavar="SECONDS", help="From a request to its first token.")
+@click.option(
+    "--prefill",
+    type=click.FloatRange(min=0),
+    default=0.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="From a request to its first token.",
+)
 @click.option(
     "--head",
     type=click.Choice(["early", "late"]),
@@ -188,8 +203,22 @@ def serve(
     show_default=True,
     help="When the head of a stream is sent: at once, as vLLM does, or with the first token.",
 )
-@click.option("--interval", default=0.02, show_default=True, metavar="SECONDS", help="From one token to the next.")
-@click.option("--tokens", default=16, show_default=True, metavar="N", help="How many tokens an answer has.")
+@click.option(
+    "--interval",
+    type=click.FloatRange(min=0),
+    default=0.02,
+    show_default=True,
+    metavar="SECONDS",
+    help="From one token to the next.",
+)
+@click.option(
+    "--tokens",
+    type=click.IntRange(min=0),
+    default=16,
+    show_default=True,
+    metavar="N",
+    help="How many tokens an answer has.",
+)
 @click.option("--model", default="mock-model", show_default=True, metavar="NAME", help="The model's name.")
 @click.option("--ignore-disconnect", is_flag=True, help="Go on generating for clients that have left.")
 def mock(
@@ -215,7 +244,7 @@ def mock(
     raise_file_limit()
 
     def announce(address: tuple[str, int]) -> None:
-        click.echo(f"the mock model server listens on http://{_show(*address)}")
+        _say(f"the mock model server listens on http://{_show(*address)}")
 
     async def run() -> None:
         await server.serve(*listen, task_status=_Announce(announce))
@@ -260,6 +289,9 @@ def _run_until_signal(
                 failure = "that is not a host name"
             nursery.cancel_scope.cancel()
 
+    # What comes before the receiver stands, or after it is gone, must not end the process half-way.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
     trio.run(run_beside_signals)
     if failure is not None:
         raise click.ClickException(f"cannot listen on {_show(*listen)}: {failure}")
@@ -280,19 +312,19 @@ async def _watch_signals(  # noqa: ASYNC114 - no block uses it as a context
                 scope.cancel()
             else:
                 message, seconds = stop()
-                click.echo(message)
+                _say(message)
                 _exit_after(seconds + _UNWINDING)
                 stop = None
 
 
 def _exit_after(seconds: float) -> None:
     """End the process by force if it has not ended by then; never, if that is infinite."""
-    if seconds == math.inf:
+    if seconds > threading.TIMEOUT_MAX:
         return
 
     def give_up() -> None:
         names = ", ".join(thread.name for thread in threading.enumerate() if thread is not threading.main_thread())
-        click.echo(f"gave up waiting for threads that do not return: {names}", err=True)
+        _say(f"gave up waiting for threads that do not return: {names}", err=True)
         os._exit(1)
 
     timer = threading.Timer(seconds, give_up)

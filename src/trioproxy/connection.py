@@ -19,7 +19,7 @@ import trio
 from . import http1
 from .apis.openai import FieldReader, field_reader
 from .apis.refusal import refusal
-from .body import READ_AHEAD, BufferedBody, StreamedBody, overloaded, too_large
+from .body import READ_AHEAD, BodyStage, BufferedBody, StreamedBody, overloaded, too_large
 from .downstream import ClientGone, ClientStalled, ResponseWriter
 from .errors import Code, Fault, ProxyError
 from .exchange import Exchange
@@ -45,6 +45,8 @@ class ReadState(enum.Enum):
     CLOSED = "closed"
 
 
+_WORK_BEFORE_YIELD: Final = 256
+"""Chunks of a body: decoding one costs a microsecond, whatever its size."""
 # CPython 3.11 looks a member of an enum up anew each time, for 0.1 µs.
 _HEAD: Final = ReadState.HEAD
 _BODY: Final = ReadState.BODY
@@ -77,6 +79,7 @@ class ClientConnection:
         "_scope",
         "_state",
         "_transport",
+        "_work",
     )
 
     def __init__(self, runtime: Runtime, transport: Transport, peer: str) -> None:
@@ -91,6 +94,8 @@ class ClientConnection:
         self._ended = False
         """The client has shut down its sending side, and may."""
         self._awaiting_room = False
+        self._work = 0
+        """Chunks since the last yield."""
         self._deadline = trio.current_time() + runtime.settings.deadlines.client_keep_alive
         self._scope = trio.CancelScope()
         self._paused: trio.CancelScope | None = None
@@ -150,6 +155,9 @@ class ClientConnection:
                 self._gone()
             except trio.ClosedResourceError:
                 self._state = _CLOSED
+            if self._work >= _WORK_BEFORE_YIELD:
+                self._work = 0
+                await trio.lowlevel.checkpoint()
 
     def _must_wait(self) -> bool:
         state = self._state
@@ -158,6 +166,10 @@ class ClientConnection:
         if state is not _BODY or self._exchange is None:
             return False
         body = self._exchange.body
+        if body.stage is not BodyStage.RECEIVING:  # it failed, or was let go of, and not because of the reader
+            self._state = _DISCARD
+            self._deadline = math.inf
+            return False
         if isinstance(body, StreamedBody):
             if body.full:
                 self._set_deadline(math.inf)
@@ -278,8 +290,12 @@ class ClientConnection:
                 ProxyError(Code.REQUEST_TIMEOUT, f"the request's head did not arrive within {deadlines.head:g} s")
             )
         elif self._state is _BODY:
-            if self._awaiting_room:
-                self._body_failed(overloaded())
+            exchange = self._exchange
+            if self._awaiting_room and exchange is not None and isinstance(exchange.body, BufferedBody):
+                if exchange.body.reserve():  # those refused just before have made room
+                    self._body_progress()
+                else:
+                    self._body_failed(overloaded())
             else:
                 self._body_failed(
                     ProxyError(
@@ -295,6 +311,7 @@ class ClientConnection:
 
     def _head_bytes(self, data: bytes) -> None:
         started = self._heads.started
+        raw: bytes | None = None
         try:
             raw = self._heads.feed(data)
             if raw is None:
@@ -303,23 +320,29 @@ class ClientConnection:
                 return
             head = read_request_head(raw, self._runtime.parser, self._runtime.head_limits)
             self._runtime.forwarder.check_loop(head)
+            fields = self._field_reader(head)
             if head.framing.length > self._runtime.settings.limits.body_size:
                 raise too_large(self._runtime.settings.limits.body_size)
         except ProxyError as error:
-            self._refuse(error)
+            self._refuse(error, head_only=raw is not None and raw.startswith(b"HEAD "))
             return
-        self._begin(head)
+        self._begin(head, fields)
         rest = self._heads.take_rest()
         if rest:
             self._received(rest)
         elif self._state is _BODY:
             self._body_progress()
 
-    def _begin(self, head: RequestHead) -> None:
+    @staticmethod
+    def _field_reader(head: RequestHead) -> FieldReader | None:
+        types = http1.get_all(head.fields, b"content-type")
+        if len(types) > 1:  # of two, we might read one and the model server the other (RFC 9110 8.3)
+            raise ProxyError(Code.BAD_REQUEST, "Content-Type must come only once")
+        return field_reader(head.method, http1.route_of(head.target), types[0] if types else None)
+
+    def _begin(self, head: RequestHead, fields: FieldReader | None) -> None:
         """Start the exchange that a head asks for."""
         runtime = self._runtime
-        path = head.target.partition(b"?")[0]
-        fields = field_reader(head.method, path, http1.get(head.fields, b"content-type"))
         decoder = http1.decoder(head.framing, fault=Fault.CLIENT)
         body = self._body_for(head, fields)
         writer = ResponseWriter(
@@ -362,9 +385,12 @@ class ClientConnection:
         assert decoder is not None
         try:
             pieces, consumed = decoder.decode(data)
-            for piece in pieces:
-                exchange.feed_fields(piece)
-                exchange.body.push(piece)
+            # One step for a read, however many chunks it had: each step has its price.
+            payload = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+            if payload:
+                exchange.feed_fields(payload)
+                exchange.body.push(payload)
+            self._work += len(pieces)
         except ProxyError as error:
             self._body_failed(error)
             return
@@ -399,13 +425,14 @@ class ClientConnection:
         """A response is over: go on with the next request, or end the connection."""
         self._exchange = None
         arrived = exchange is not None and exchange.body.arrived
-        if self._state is _CLOSED:
-            self._transport.close()
-        elif not writer.complete:
-            # What was sent must not look whole (RFC 9112 8): without a length or chunks, only a reset shows it.
-            if writer.open_ended:
+        if not writer.complete:
+            # What was sent must not look whole (RFC 9112 8): without a length or chunks, only a reset shows it. And
+            # what a client does not take must not stay in the kernel when it is given up.
+            if writer.open_ended or (exchange is not None and exchange.outcome is Outcome.CLIENT_STALLED):
                 self._transport.reset()
             self._close()
+        elif self._state is _CLOSED:
+            self._transport.close()
         elif arrived and writer.keep_alive and (self._ahead or not self._ended) and not self._runtime.draining:
             self._state = _HEAD
             self._set_deadline(trio.current_time() + self._runtime.settings.deadlines.client_keep_alive)
@@ -422,21 +449,21 @@ class ClientConnection:
             self._set_deadline(trio.current_time() + self._runtime.settings.deadlines.linger)
             self._resume()
 
-    def _refuse(self, error: ProxyError) -> None:
+    def _refuse(self, error: ProxyError, *, head_only: bool = False) -> None:
         """Answer a head that cannot be served, then end the connection: where the next request begins is unknown."""
         self._state = _DISCARD
         self._deadline = math.inf
         assert self._nursery is not None
-        self._nursery.start_soon(self._send_refusal, error.with_traceback(None))
+        self._nursery.start_soon(self._send_refusal, error.with_traceback(None), head_only)
 
-    async def _send_refusal(self, error: ProxyError) -> None:
+    async def _send_refusal(self, error: ProxyError, head_only: bool) -> None:
         runtime = self._runtime
         runtime.errors[error.code] += 1
         runtime.outcomes[outcome_of(error)] += 1
         writer = ResponseWriter(
             self._transport,
             http_11=True,
-            head_only=False,
+            head_only=head_only,
             keep_alive=False,
             stall=runtime.settings.deadlines.write_stall,
         )

@@ -13,34 +13,45 @@ from typing import final
 class BodyLedger:
     """How many bytes the bodies of one proxy hold, and the limit for all of them together.
 
-    Slots are granted in the order in which they were asked for. Synchronous: whoever must wait leaves a callback.
+    Synchronous: whoever must wait leaves a callback.
 
-    :param limit: bytes.
+    :param limit: bytes of bodies that are held whole. Those that pass through are bounded one by one, and counted
+        apart: a client that fills pipes takes no room from others.
     """
 
-    __slots__ = ("_waiting", "held", "limit", "violations")
+    __slots__ = ("_passing", "_waiting", "_whole", "limit", "violations")
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        self.held = 0
+        self._whole = 0
+        self._passing = 0
         self.violations = 0
         """Bodies that could not be emptied on release, since a view of them had escaped its lease."""
         self._waiting: dict[Callable[[], None], None] = {}
 
+    @property
+    def held(self) -> int:
+        """Bytes of all bodies, those that pass through included."""
+        return self._whole + self._passing
+
     def try_reserve(self, count: int) -> bool:
-        """Account for ``count`` more bytes, if the limit allows."""
-        if self.held + count > self.limit:
+        """Account for ``count`` more bytes of a body that is held whole, if the limit allows."""
+        if self._whole + count > self.limit:
             return False
-        self.held += count
+        self._whole += count
         return True
 
-    def take(self, count: int) -> None:
-        """Account for bytes that are bounded elsewhere."""
-        self.held += count
+    def passing(self, count: int) -> None:
+        """Account for bytes of a body that passes through."""
+        self._passing += count
+
+    def passed(self, count: int) -> None:
+        """They have been handed on, or dropped."""
+        self._passing -= count
 
     def free(self, count: int) -> None:
         """Give bytes back and tell those who wait."""
-        self.held -= count
+        self._whole -= count
         if count and self._waiting:
             waiting, self._waiting = self._waiting, {}
             for wake in waiting:

@@ -113,6 +113,8 @@ class Proxy:
 
         :param peer: the client's address, for ``X-Forwarded-For``.
         """
+        if not peer.isascii() or (peer and not peer.isprintable()):
+            raise ValueError(f"peer must be an address, got {peer!r}")
         transport = transport_for(stream)
         with self._until_drained():
             async with self._housekeeping():

@@ -107,7 +107,7 @@ class Ending:
     answers: int
     """Complete final responses among the bytes that were handed over to the client."""
     log: list[str]
-    """What was logged at WARNING and above."""
+    """What was logged at ERROR and above."""
 
 
 @final
@@ -282,7 +282,7 @@ def _scheduled_by(seed: int) -> Generator[None]:
 
 @contextmanager
 def _logged() -> Generator[list[str]]:
-    """What the proxy logs at WARNING and above."""
+    """What the proxy logs at ERROR and above: what only it can be blamed for."""
     lines: list[str] = []
     handler = _Keep(lines)
     logger = logging.getLogger("trioproxy")
@@ -295,7 +295,7 @@ def _logged() -> Generator[list[str]]:
 
 class _Keep(logging.Handler):
     def __init__(self, lines: list[str]) -> None:
-        super().__init__(logging.WARNING)
+        super().__init__(logging.ERROR)
         self._lines = lines
         self.setFormatter(logging.Formatter("%(levelname)s %(message)s"))
 

@@ -22,6 +22,7 @@ from .serialize import (
     response_head,
     response_head_of,
 )
+from .target import route_of
 
 __all__ = [
     "CHUNKED",
@@ -56,4 +57,5 @@ __all__ = [
     "request_head_of",
     "response_head",
     "response_head_of",
+    "route_of",
 ]
