@@ -1,0 +1,205 @@
+"""What was found by attacking the proxy: one test for the kind of each finding."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trio
+from trio.testing import MockClock, memory_stream_pair, wait_all_tasks_blocked
+
+from trioproxy import Deadlines, Limits, Proxy, Settings
+from trioproxy.bench.mock import MockServer, MockSettings
+from trioproxy.net import Address, StreamTransport
+from trioproxy.transport import Transport
+
+LINUX = pytest.mark.skipif(sys.platform != "linux", reason="it reads /proc, which only Linux has")
+
+
+class Steps(trio.abc.Instrument):
+    """The longest that a task has run without letting another one, in seconds of CPU."""
+
+    def __init__(self) -> None:
+        self.longest = 0.0
+        self._began = time.thread_time()
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        self._began = time.thread_time()
+
+    def after_task_step(self, task: trio.lowlevel.Task) -> None:
+        self.longest = max(self.longest, time.thread_time() - self._began)
+
+
+@asynccontextmanager
+async def proxied(settings: Settings | None = None) -> AsyncGenerator[tuple[Proxy, tuple[str, int]]]:
+    """A proxy on a real socket in front of a mock."""
+    async with trio.open_nursery() as nursery:
+        host, port = await nursery.start(MockServer(MockSettings(tokens=2, interval=0.001)).serve)
+        proxy = Proxy([f"http://{host}:{port}"], settings=settings)
+        [address] = await nursery.start(proxy.serve)
+        yield proxy, address
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("path", [b"/v1/completions", b"/x"], ids=["buffered", "streamed"])
+async def test_tiny_chunks_do_not_hold_the_loop(path: bytes) -> None:
+    """60,000 chunks of one byte: other tasks run in between, where a read-by-read bound let one run for 90 ms."""
+    chunks = b"1\r\n{\r\n" + b'1\r\n"\r\n' * 60_000 + b"1\r\n}\r\n0\r\n\r\n"
+    steps = Steps()
+    async with proxied() as (_, address), await trio.open_tcp_stream(*address) as stream:
+        trio.lowlevel.add_instrument(steps)
+        try:
+            await stream.send_all(
+                b"POST " + path + b" HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n" + chunks
+            )
+            assert (await stream.receive_some()).startswith(b"HTTP/1.1 4")  # of the mock: no JSON, or no such path
+        finally:
+            trio.lowlevel.remove_instrument(steps)
+    assert steps.longest < 0.045
+
+
+async def test_a_response_without_a_length_that_a_drain_cuts_is_reset() -> None:
+    """To a client of HTTP/1.0 a clean end would say that it is whole; whichever task is unwound first."""
+
+    async def endless(stream: trio.SocketStream) -> None:
+        await stream.receive_some()
+        await stream.send_all(b"HTTP/1.1 200 OK\r\n\r\nsome data")
+        await trio.sleep_forever()
+
+    for _ in range(20):
+        async with trio.open_nursery() as nursery:
+            listeners = await nursery.start(trio.serve_tcp, endless, 0)
+            port = listeners[0].socket.getsockname()[1]
+            proxy = Proxy([f"http://127.0.0.1:{port}"])
+            [address] = await nursery.start(proxy.serve)
+            async with await trio.open_tcp_stream(*address) as client:
+                await client.send_all(b"GET / HTTP/1.0\r\n\r\n")
+                heard = b""
+                while not heard.endswith(b"some data"):
+                    heard += await client.receive_some()
+                proxy.drain(0)
+                with pytest.raises(trio.BrokenResourceError):
+                    await client.receive_some()
+            nursery.cancel_scope.cancel()
+
+
+async def test_total_in_the_middle_of_an_upload_is_told(autojump_clock: MockClock) -> None:
+    """However much has come when it passes: the body's reader must not take its own full buffer for the end."""
+
+    async def nowhere(_: Address) -> Transport:
+        await trio.sleep_forever()
+        raise AssertionError
+
+    for size in (1, 65_535, 65_536, 65_537, 131_072, 300_000):
+        proxy = Proxy(["http://127.0.0.1:1"], settings=Settings(deadlines=Deadlines(total=5)), connector=nowhere)
+        ours, theirs = memory_stream_pair()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(proxy.serve_stream, theirs)
+            await ours.send_all(b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Length: 400000\r\n\r\n")
+            await ours.send_all(bytes(size))
+            await trio.sleep(6)
+            await ours.send_all(bytes(1000))  # more comes after it, as it does from a client that only sends
+            heard = bytes(await ours.receive_some(65536))
+            assert heard.startswith(b"HTTP/1.1 504 "), (size, heard)
+            assert b"total_timeout" in heard
+            nursery.cancel_scope.cancel()
+        assert proxy.statistics().outcomes["upstream_timeout"] == 1
+
+
+@LINUX
+async def test_a_stalled_client_leaves_nothing_in_the_kernel() -> None:
+    """Its connection is reset: closed, it would keep the megabytes that it did not take."""
+
+    async def flood(stream: trio.SocketStream) -> None:
+        await stream.receive_some()
+        await stream.send_all(b"HTTP/1.1 200 OK\r\nContent-Length: 100000000\r\n\r\n")
+        try:
+            while True:
+                await stream.send_all(bytes(65536))
+        except trio.BrokenResourceError:
+            pass
+
+    async with trio.open_nursery() as nursery:
+        listeners = await nursery.start(trio.serve_tcp, flood, 0)
+        port = listeners[0].socket.getsockname()[1]
+        proxy = Proxy([f"http://127.0.0.1:{port}"], settings=Settings(deadlines=Deadlines(write_stall=0.2)))
+        [address] = await nursery.start(proxy.serve)
+        with socket.create_connection(address) as client:
+            client.sendall(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+            with trio.fail_after(10):  # noqa: ASYNC912 - the loop sleeps
+                while not proxy.statistics().outcomes["client_stalled"]:  # noqa: ASYNC110 - statistics have no event
+                    await trio.sleep(0.05)
+            await wait_all_tasks_blocked()
+            mine = f"{address[1]:04X}"
+            rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]  # noqa: ASYNC240
+            assert not [row for row in rows if row[1].endswith(":" + mine) and row[3] in ("04", "05", "0B")]
+        nursery.cancel_scope.cancel()
+
+
+async def test_piped_bytes_take_no_room_from_bodies_that_are_held(autojump_clock: MockClock) -> None:
+    """Streamed uploads that stand still, beside one small buffered request."""
+    upstreams: list[trio.abc.Stream] = []
+
+    async def connect(_: Address) -> Transport:
+        await trio.lowlevel.checkpoint()
+        ours, theirs = memory_stream_pair()
+        upstreams.append(theirs)  # kept open, never read
+        return StreamTransport(ours)
+
+    limits = Limits(body_size=100_000, bodies_size=100_000)
+    proxy = Proxy(["http://127.0.0.1:1"], settings=Settings(limits=limits), connector=connect)
+    async with trio.open_nursery() as nursery:
+        for _ in range(10):
+            ours, theirs = memory_stream_pair()
+            nursery.start_soon(proxy.serve_stream, theirs)
+            await ours.send_all(b"POST /x HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n")
+            await ours.send_all(b"10000\r\n" + bytes(65536))
+        await wait_all_tasks_blocked()
+        ours, theirs = memory_stream_pair()
+        nursery.start_soon(proxy.serve_stream, theirs)
+        before = len(upstreams)
+        await ours.send_all(b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n{}")
+        await wait_all_tasks_blocked()
+        assert len(upstreams) == before + 1  # it was forwarded
+        nursery.cancel_scope.cancel()
+    assert proxy.statistics().body_bytes_held == 0
+
+
+def start(*arguments: str, **options: object) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "trioproxy", *arguments]
+    return subprocess.Popen(command, stderr=subprocess.PIPE, **options)  # type: ignore[call-overload, no-any-return]
+
+
+SERVE = ("serve", "--listen", "127.0.0.1:0", "--upstream", "http://127.0.0.1:1")
+
+
+def test_a_reader_of_its_output_that_goes_away_does_not_end_it() -> None:
+    reading, writing = os.pipe()
+    process = start(*SERVE, stdout=writing)
+    os.close(writing)
+    assert b"listens" in os.read(reading, 1000)
+    os.close(reading)
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=10)
+    assert (process.returncode, errors) == (0, b"")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signals_while_it_ends_change_nothing(number: signal.Signals) -> None:
+    process = start(*SERVE, "--deadline", "drain=inf", stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    assert b"listens" in process.stdout.readline()
+    for _ in range(20):
+        if process.poll() is None:
+            process.send_signal(number)
+        time.sleep(0.005)
+    _, errors = process.communicate(timeout=10)
+    assert (process.returncode, errors) == (0, b"")
