@@ -291,7 +291,7 @@ async def test_a_name_is_looked_up_while_clients_are_served_and_a_failure_is_no_
         nursery.start_soon(proxy.serve_stream, far)
         with trio.fail_after(5):
             await near.send_all(get().encode())
-            assert b"name 'model' cannot be resolved" in await near.receive_some()
+            assert b"name of the model server cannot be resolved" in await near.receive_some()
             assert dialled == []
             for refreshed in ("10.0.0.3", "10.0.0.4"):
                 while (refreshed, 80) not in dialled:

@@ -96,14 +96,24 @@ class ProxyError(Exception):
         ``repr`` or not at all; secrets never.
     :param param: the field of the request that was wrong, where one was.
     :param retry_after: seconds after which another attempt makes sense, where that is known.
+    :param detail: more for the operator's log, such as an upstream's address, that is no client's business.
     """
 
-    def __init__(self, code: Code, message: str, *, param: str | None = None, retry_after: int | None = None) -> None:
+    def __init__(
+        self,
+        code: Code,
+        message: str,
+        *,
+        param: str | None = None,
+        retry_after: int | None = None,
+        detail: str | None = None,
+    ) -> None:
         super().__init__(message)
         self.code = code
         self.message = message
         self.param = param
         self.retry_after = retry_after
+        self.detail = detail
 
     @property
     def status(self) -> int:

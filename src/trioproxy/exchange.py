@@ -334,7 +334,8 @@ class Exchange:
             raise self._expired()
         raise ProxyError(
             Code.CONNECT_TIMEOUT,
-            f"no connection to the upstream {pool.endpoint.url} within {self._deadlines.connect:g} s",
+            f"no connection to the model server within {self._deadlines.connect:g} s",
+            detail=pool.endpoint.url,
         )
 
     async def _forward(self, lease: Lease, forwarding: ForwardingPhase) -> None:
@@ -446,8 +447,9 @@ class Exchange:
         self._runtime.errors[error.code] += 1
         if error.fault is not Fault.CLIENT:
             # Nothing else tells an operator, or, of a response that has begun, anybody.
+            detail = "" if error.detail is None else f" ({error.detail})"
             cut = ", its response was cut short" if self.writer.started else ""
-            _logger.warning("request %s: %s: %s%s", self._public_id, error.code.value, error.message, cut)
+            _logger.warning("request %s: %s: %s%s%s", self._public_id, error.code.value, error.message, detail, cut)
 
     async def _answer(self, error: ProxyError) -> None:
         """Tell the client what went wrong, if its response has not begun; else the connection shows it."""

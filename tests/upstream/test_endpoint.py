@@ -186,7 +186,7 @@ async def test_a_failure_and_then_a_recovery(error: Callable[[], list[str]], res
     failed = trio.Event()
 
     async def wait() -> None:
-        with pytest.raises(ProxyError, match="'model' cannot be resolved") as caught:
+        with pytest.raises(ProxyError, match="name of the model server cannot be resolved") as caught:
             await endpoint.addresses()
         assert caught.value.code is Code.CONNECT_FAILED
         failed.set()

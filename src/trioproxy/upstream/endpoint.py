@@ -92,7 +92,11 @@ class Endpoint:
         """
         while not self._addresses:
             if self.failure is not None:
-                raise ProxyError(Code.CONNECT_FAILED, f"the upstream's name {self.host!r} cannot be resolved")
+                raise ProxyError(
+                    Code.CONNECT_FAILED,
+                    "the name of the model server cannot be resolved",
+                    detail=f"{self.host!r}: {self.failure}",
+                )
             await self._changed.wait()
         return self._addresses
 

@@ -132,7 +132,7 @@ class Pool:
         finally:
             self.connecting -= 1
         what = "" if reason is None else f": {reason.strerror or reason}"
-        raise ProxyError(Code.CONNECT_FAILED, f"cannot connect to the upstream {self.endpoint.url}{what}")
+        raise ProxyError(Code.CONNECT_FAILED, "cannot connect to the model server", detail=f"{self.endpoint.url}{what}")
 
     async def close_expired(self) -> None:
         """Close idle connections when their time is up, until cancelled."""
