@@ -67,6 +67,11 @@ def relayed(*lines: str, body: str = "", more: Sequence[str] = ()) -> str:
     return message(*lines, "date: <date>", "x-request-id: <id>", *more, body=body)
 
 
+OK = message("HTTP/1.1 200 OK", "Content-Length: 2", body="ok")
+OK_HEARD = relayed("HTTP/1.1 200 OK", "Content-Length: 2", body="ok")
+OK_CLOSED = relayed("HTTP/1.1 200 OK", "Content-Length: 2", body="ok", more=["connection: close"])
+
+
 def _pattern(expected: str) -> re.Pattern[str]:
     parts = re.split("(" + "|".join(_WILDCARDS) + ")", expected)
     return re.compile("".join(_WILDCARDS.get(part, re.escape(part)) for part in parts), re.DOTALL)
@@ -261,3 +266,21 @@ async def conversation(
         assert len(logged) == failures, logged
     finally:
         logger.removeHandler(errors)
+
+
+async def asked(talk: Conversation, text: str) -> tuple[Peer, Peer]:
+    """A client that has sent this request, and the upstream that has got it."""
+    client = await talk.client()
+    await client.says(text)
+    upstream = await talk.upstream()
+    await upstream.takes()
+    return client, upstream
+
+
+async def read_all(stream: trio.abc.ReceiveStream) -> bytes:
+    """Everything until the end of a stream, which must come soon."""
+    data = b""
+    with trio.fail_after(5):
+        while piece := await stream.receive_some(65536):
+            data += piece
+    return data

@@ -7,11 +7,8 @@ import re
 import pytest
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from script import conversation, forwarded, get, message, post, relayed
+from script import OK, OK_HEARD, conversation, forwarded, get, message, post, relayed
 from trioproxy import Limits, Settings
-
-OK = message("HTTP/1.1 200 OK", "Content-Length: 2", body="ok")
-OK_HEARD = relayed("HTTP/1.1 200 OK", "Content-Length: 2", body="ok")
 
 
 async def test_a_request_and_its_response_to_the_byte(autojump_clock: MockClock) -> None:

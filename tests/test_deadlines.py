@@ -6,11 +6,9 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from script import Conversation, Peer, conversation, forwarded, get, message, post, relayed
+from script import OK, OK_HEARD, Conversation, Peer, conversation, forwarded, get, message, post
 from trioproxy import Deadlines, Limits, Settings
 
-OK = message("HTTP/1.1 200 OK", "Content-Length: 2", body="ok")
-OK_HEARD = relayed("HTTP/1.1 200 OK", "Content-Length: 2", body="ok")
 SSE = message("HTTP/1.1 200 OK", "Content-Type: text/event-stream", "Transfer-Encoding: chunked")
 JUST: float = 0.01
 """Seconds before and after a deadline."""

@@ -7,21 +7,10 @@ import json
 import pytest
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from script import Conversation, Peer, conversation, forwarded, get, message, post, relayed
+from script import OK, OK_HEARD, asked, conversation, forwarded, get, message, post, relayed
 from trioproxy import Deadlines, Limits, Settings
 
-OK = message("HTTP/1.1 200 OK", "Content-Length: 2", body="ok")
-OK_HEARD = relayed("HTTP/1.1 200 OK", "Content-Length: 2", body="ok")
 CHUNKED = "Transfer-Encoding: chunked"
-
-
-async def asked(talk: Conversation, text: str) -> tuple[Peer, Peer]:
-    """A client that has sent this request, and the upstream that has got it."""
-    client = await talk.client()
-    await client.says(text)
-    upstream = await talk.upstream()
-    await upstream.takes()
-    return client, upstream
 
 
 # Fields

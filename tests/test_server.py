@@ -14,24 +14,11 @@ import pytest
 import trio
 from trio.testing import MockClock, memory_stream_pair, wait_all_tasks_blocked
 
-from script import conversation, get, message, relayed
+from script import OK, OK_HEARD, conversation, get, message, read_all, relayed
 from trioproxy import Proxy, Settings, server
 from trioproxy.exchange import Exchange
 from trioproxy.net import Address, StreamTransport, accept_nowait
 from trioproxy.transport import Transport
-
-OK = message("HTTP/1.1 200 OK", "Content-Length: 2", body="ok")
-OK_HEARD = relayed("HTTP/1.1 200 OK", "Content-Length: 2", body="ok")
-OK_CLOSED = relayed("HTTP/1.1 200 OK", "Content-Length: 2", body="ok", more=["connection: close"])
-
-
-async def read_all(stream: trio.abc.ReceiveStream) -> bytes:
-    data = b""
-    with trio.fail_after(5):
-        while piece := await stream.receive_some(65536):
-            data += piece
-    return data
-
 
 # Making and starting one
 

@@ -8,21 +8,9 @@ import pytest
 import trio
 from trio.testing import MockClock, memory_stream_pair, wait_all_tasks_blocked
 
-from script import CLIENT, conversation, forwarded, get, message, relayed
+from script import CLIENT, OK, OK_CLOSED, OK_HEARD, conversation, forwarded, get, message, read_all, relayed
 from transports import BareStream
 from trioproxy import Deadlines, Proxy, Settings
-
-OK = message("HTTP/1.1 200 OK", "Content-Length: 2", body="ok")
-OK_HEARD = relayed("HTTP/1.1 200 OK", "Content-Length: 2", body="ok")
-OK_CLOSED = relayed("HTTP/1.1 200 OK", "Content-Length: 2", body="ok", more=["connection: close"])
-
-
-async def read_all(stream: trio.abc.ReceiveStream) -> bytes:
-    data = b""
-    with trio.fail_after(5):
-        while piece := await stream.receive_some(65536):
-            data += piece
-    return data
 
 
 async def test_a_drain_closes_what_is_idle_and_lets_the_rest_finish(autojump_clock: MockClock) -> None:

@@ -12,10 +12,8 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from script import get, message, post
+from script import OK, get, message, post
 from trioproxy import Deadlines, Proxy, Settings
-
-OK = message("HTTP/1.1 200 OK", "Content-Length: 2", body="ok")
 
 
 @final

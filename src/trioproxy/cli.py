@@ -26,8 +26,8 @@ from .process import fix_mmap_threshold, raise_file_limit, streams_for
 from .server import Proxy
 
 _T = TypeVar("_T")
-SECONDS: Final = click.FloatRange(min=0)
-COUNT: Final = click.IntRange(min=0)
+_SECONDS: Final = click.FloatRange(min=0)
+_COUNT: Final = click.IntRange(min=0)
 _UNWINDING: Final = 5.0
 """Seconds that stopping may take beyond the grace before the process ends itself: a thread cannot be cancelled."""
 
@@ -190,7 +190,7 @@ def serve(
 @click.option("--listen", type=Address(), default="127.0.0.1:8000", show_default=True, help="Where to listen.")
 @click.option(
     "--prefill",
-    type=click.FloatRange(min=0),
+    type=_SECONDS,
     default=0.0,
     show_default=True,
     metavar="SECONDS",
@@ -205,7 +205,7 @@ def serve(
 )
 @click.option(
     "--interval",
-    type=click.FloatRange(min=0),
+    type=_SECONDS,
     default=0.02,
     show_default=True,
     metavar="SECONDS",
@@ -213,7 +213,7 @@ def serve(
 )
 @click.option(
     "--tokens",
-    type=click.IntRange(min=0),
+    type=_COUNT,
     default=16,
     show_default=True,
     metavar="N",

@@ -18,7 +18,6 @@ import trio
 
 from . import http1
 from .apis.openai import FieldReader, field_reader
-from .apis.refusal import refusal
 from .body import READ_AHEAD, BodyStage, BufferedBody, StreamedBody, overloaded, too_large
 from .downstream import ClientGone, ClientStalled, ResponseWriter
 from .errors import Code, Fault, ProxyError
@@ -467,10 +466,8 @@ class ClientConnection:
             keep_alive=False,
             stall=runtime.settings.deadlines.write_stall,
         )
-        fields, body = refusal(error, runtime.next_request_id())
-        fields.append((b"date", runtime.date()))
         try:
-            await writer.send([writer.own_response(error.status, fields, body)])
+            await writer.send_error(error, runtime.next_request_id(), runtime.date)
         except (ClientGone, ClientStalled):
             self._close()
         else:

@@ -15,6 +15,8 @@ from typing import Final, final
 
 import trio
 
+from .apis.refusal import refusal
+from .errors import ProxyError
 from .http1 import (
     LAST_CHUNK,
     FieldFilter,
@@ -144,6 +146,16 @@ class ResponseWriter:
     def withdraw(self) -> None:
         """Take back a head of which nothing has been sent, so that another response can take its place."""
         self.started = False
+
+    async def send_error(self, error: ProxyError, request_id: str, date: DateField) -> None:
+        """Tell the client of an error, as a whole response.
+
+        :raises ClientGone: the connection has ended.
+        :raises ClientStalled: the client took nothing for as long as it may.
+        """
+        fields, body = refusal(error, request_id)
+        fields.append((b"date", date()))
+        await self.send([self.own_response(error.status, fields, body)])
 
     def own_response(self, status: int, fields: Iterable[tuple[bytes, bytes]], body: bytes) -> bytes:
         """A whole response of the proxy's own."""

@@ -21,7 +21,6 @@ import trio
 from . import http1
 from .answer import Answer, AnswerReader
 from .apis.openai import UNKNOWN_FIELDS, FieldReader, UsageReader, usage_reader
-from .apis.refusal import refusal
 from .body import BodyStage, BufferedBody, StreamedBody
 from .downstream import ClientGone, ClientStalled, ResponseWriter
 from .errors import Code, Fault, ProxyError
@@ -460,9 +459,7 @@ class Exchange:
             return
         if self._runtime.draining or not self.body.arrived:
             self.writer.keep_alive = False
-        fields, body = refusal(error, self._public_id)
-        fields.append((b"date", self._runtime.date()))
         try:
-            await self.writer.send([self.writer.own_response(error.status, fields, body)])
+            await self.writer.send_error(error, self._public_id, self._runtime.date)
         except (ClientGone, ClientStalled):
             self.writer.keep_alive = False
