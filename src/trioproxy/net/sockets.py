@@ -1,7 +1,7 @@
-"""Bytes in and out: the only file that opens and closes sockets.
+"""A connection on a socket.
 
-Lives here: the :class:`Transport` that the rest of the proxy reads and writes, over a plain TCP socket or over any
-Trio stream, plus connecting and accepting. Does not live here: anything that knows what the bytes mean.
+Lives here: :class:`SocketTransport`, and how a socket is made ready for it. Does not live here: connecting, accepting,
+or any other kind of stream.
 
 A socket is read and written directly and awaited only when it would block: a relay through ``trio.SocketStream``
 cost 65 µs of CPU an event, this 38. That skips Trio's checkpoints and its conflict detection, so both are done
@@ -12,18 +12,16 @@ synchronous and wakes whoever waits on the socket before its number can be used 
 from __future__ import annotations
 
 import contextlib
-import errno
-import os
 import select
 import socket
 import struct
 import sys
 from collections.abc import Sequence
-from typing import Final, Protocol, TypeAlias, cast, final, runtime_checkable
+from typing import Final, final
 
 import trio
 
-from .transport import Buffer, ReceiveTarget, Transport
+from ..transport import Buffer, ReceiveTarget
 
 RECEIVE_SIZE: Final = 16384
 """The most that one receive returns, in bytes: a block of this size is made whatever comes, and one that is above the
@@ -34,7 +32,6 @@ _JOIN_SIZE: Final = 16384
 """Buffers of up to this many bytes together are joined and sent plainly, which is cheaper than a vectored send."""
 _BYTES_BEFORE_YIELD: Final = 131072
 _CALLS_BEFORE_YIELD: Final = 16
-_CLOSE_GRACE: Final = 1.0
 _LINGER_ZERO: Final = struct.pack("ii", 1, 0)
 _HAS_POLL: Final = hasattr(select, "poll")
 _EPOLLRDHUP: Final[int] = getattr(select, "EPOLLRDHUP", 0)
@@ -233,183 +230,11 @@ class SocketTransport:
         return trio.BrokenResourceError(f"the connection broke: {error.strerror or error}")
 
 
-@final
-class StreamTransport:
-    """A transport on any :class:`trio.abc.Stream`, which it owns: memory streams, TLS, a pipe."""
-
-    __slots__ = ("_stream", "closed")
-
-    def __init__(self, stream: trio.abc.Stream) -> None:
-        self._stream = stream
-        self.closed = False
-
-    def __repr__(self) -> str:
-        return f"<StreamTransport {self._stream!r}{' closed' if self.closed else ''}>"
-
-    async def receive(self) -> bytes:
-        return bytes(await self._stream.receive_some(RECEIVE_SIZE))
-
-    async def receive_into(self, target: ReceiveTarget) -> int:
-        with target.window() as window:
-            size = len(window)
-        data = await self._stream.receive_some(size)
-        if data:
-            with target.window() as window:
-                window[: len(data)] = data
-        target.filled(len(data))
-        return len(data)
-
-    def send_nowait(self, buffers: Sequence[Buffer]) -> int:
-        del buffers
-        return 0
-
-    async def send_some(self, buffers: Sequence[Buffer]) -> int:
-        if not buffers:
-            return 0
-        # In pieces: one send of 16 MiB through TLS stalled the loop for 58 ms and kept its ciphertext for good.
-        if len(buffers) > 1 and sum(map(len, buffers)) <= RECEIVE_SIZE:
-            data = b"".join(buffers)
-            await self._stream.send_all(data)
-            return len(data)
-        with memoryview(buffers[0])[:RECEIVE_SIZE] as piece:
-            await self._stream.send_all(piece)
-            return len(piece)
-
-    async def wait_hangup(self, *, half_close: bool) -> None:
-        del half_close
-        await trio.sleep_forever()
-
-    def readable_nowait(self) -> bool:
-        return False
-
-    def shutdown_write(self) -> None:
-        _close_sending_side(self._stream)
-
-    def close(self) -> None:
-        if not self.closed:
-            self.closed = True
-            _close_now(self._stream)
-
-    def reset(self) -> None:
-        self.close()
-
-    async def aclose(self) -> None:
-        self.closed = True
-        with trio.move_on_after(_CLOSE_GRACE, shield=True):
-            await self._stream.aclose()
-
-
-_Stapled: TypeAlias = "trio.StapledStream[trio.abc.SendStream, trio.abc.ReceiveStream]"
-
-
-@runtime_checkable
-class _ClosesNow(Protocol):
-    def close(self) -> None: ...
-
-
-def _close_sending_side(stream: trio.abc.Stream) -> None:
-    if isinstance(stream, trio.StapledStream):
-        _close_now(cast("_Stapled", stream).send_stream)
-    elif isinstance(stream, trio.SocketStream):
-        with contextlib.suppress(OSError, trio.ClosedResourceError):
-            stream.socket.shutdown(socket.SHUT_WR)
-
-
-def _close_now(stream: object) -> None:
-    """Close a stream without awaiting, down to the layer that can be closed so."""
-    if isinstance(stream, trio.StapledStream):
-        _close_now(cast("_Stapled", stream).send_stream)
-        _close_now(cast("_Stapled", stream).receive_stream)
-    elif isinstance(stream, trio.SSLStream):
-        _close_now(cast("trio.SSLStream[trio.abc.Stream]", stream).transport_stream)
-    elif isinstance(stream, trio.SocketStream):
-        stream.socket.close()
-    elif isinstance(stream, _ClosesNow):  # such as a memory stream
-        stream.close()
-
-
-def transport_for(stream: trio.abc.Stream) -> Transport:
-    """The transport for a Trio stream: its socket directly if it is a plain TCP stream, else the stream."""
-    if isinstance(stream, trio.SocketStream):
-        sock = stream.socket
-        return _adopt(socket.socket(sock.family, sock.type, sock.proto, fileno=sock.detach()))
-    return StreamTransport(stream)
-
-
-def _adopt(sock: socket.socket, *, patient: bool = False) -> SocketTransport:
+def adopt(sock: socket.socket, *, patient: bool = False) -> SocketTransport:
+    """A transport on a connected socket, which it owns from here on."""
     sock.setblocking(False)
     if sock.family in (socket.AF_INET, socket.AF_INET6):
         with contextlib.suppress(OSError):
             # Each event of a stream leaves when it came (RFC 9293 3.7.4 allows holding small segments back).
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return SocketTransport(sock, patient=patient)
-
-
-@final
-class Address:
-    """Where to connect to: a resolved socket address."""
-
-    __slots__ = ("family", "sockaddr")
-
-    def __init__(self, family: socket.AddressFamily, sockaddr: tuple[str | int | bytes, ...]) -> None:
-        self.family = family
-        self.sockaddr = sockaddr
-
-    def __repr__(self) -> str:
-        return f"<Address {self.sockaddr}>"
-
-
-async def connect(address: Address) -> Transport:
-    """Open a TCP connection.
-
-    :raises OSError: it was refused or cannot be reached. Cancelled or failed, nothing is left open.
-    """
-    sock = socket.socket(address.family, socket.SOCK_STREAM)
-    try:
-        sock.setblocking(False)
-        error = sock.connect_ex(address.sockaddr)
-        if error == errno.EINPROGRESS:
-            await trio.lowlevel.wait_writable(sock)
-            error = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-        if error:
-            raise OSError(error, os.strerror(error))
-        return _adopt(sock, patient=True)
-    except BaseException:
-        sock.close()
-        raise
-
-
-async def listen(host: str, port: int, *, backlog: int = 4096) -> list[socket.socket]:
-    """Listening sockets for a host name or address, and a port (0 for any free one).
-
-    :raises OSError: the address is in use, not ours, or unknown.
-    """
-    sockets: list[socket.socket] = []
-    try:
-        listeners = await trio.open_tcp_listeners(port, host=host, backlog=backlog)
-    except UnicodeError:
-        raise OSError(errno.EINVAL, f"{host!r} is not a host name") from None
-    for listener in listeners:
-        bound = listener.socket
-        sockets.append(socket.socket(bound.family, bound.type, bound.proto, fileno=bound.detach()))
-        sockets[-1].setblocking(False)
-    return sockets
-
-
-def accept_nowait(listener: socket.socket) -> tuple[Transport, str] | None:
-    """The next connection that waits to be accepted and the peer's address, or None.
-
-    :raises OSError: the process or the system has no file or memory left for it.
-    """
-    while True:
-        try:
-            sock, peer = listener.accept()
-        except BlockingIOError:
-            return None
-        except ConnectionError:
-            continue  # it was gone before it was accepted
-        try:
-            return _adopt(sock), str(peer[0]) if sock.family in (socket.AF_INET, socket.AF_INET6) else ""
-        except BaseException:
-            sock.close()
-            raise
