@@ -161,8 +161,12 @@ class End:
         """As ``Transport.readable_nowait``."""
         return bool(self._incoming) or self.ended or self.broken
 
+    async def send_end(self) -> None:
+        """As ``Transport.send_end``: a FIN."""
+        self.shutdown_write()
+
     def shutdown_write(self) -> None:
-        """As ``Transport.shutdown_write``: a FIN."""
+        """A FIN."""
         self.peer.ended = True
         self.peer._waiting.unpark_all()
 

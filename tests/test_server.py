@@ -17,7 +17,7 @@ from trio.testing import MockClock, memory_stream_pair, wait_all_tasks_blocked
 from script import OK, OK_HEARD, conversation, get, message, read_all, relayed
 from trioproxy import Proxy, Settings, server
 from trioproxy.exchange import Exchange
-from trioproxy.net import Address, StreamTransport, accept_nowait
+from trioproxy.net import Address, Listener, StreamTransport
 from trioproxy.transport import Transport
 
 # Making and starting one
@@ -229,12 +229,14 @@ async def test_accepting_goes_on_after_an_error(
     """Linux hands errors of the network to accept, too (accept(2)): nothing from outside ends the proxy."""
     errors = [code, code]
 
-    def failing(listener: socket.socket) -> tuple[Transport, str] | None:
+    accept_nowait = Listener.accept_nowait
+
+    def failing(listener: Listener) -> tuple[Transport, str] | None:
         if errors:
             raise OSError(errors.pop(), "planted")
         return accept_nowait(listener)
 
-    monkeypatch.setattr(server, "accept_nowait", failing)
+    monkeypatch.setattr(Listener, "accept_nowait", failing)
     proxy = Proxy(["http://127.0.0.1:1"])
     async with trio.open_nursery() as nursery:
         (address,) = await nursery.start(proxy.serve)

@@ -72,7 +72,7 @@ class Script:
     def readable_nowait(self) -> bool:
         return bool(self._gives)
 
-    def shutdown_write(self) -> None:
+    async def send_end(self) -> None:
         raise NotImplementedError
 
     def close(self) -> None:

@@ -6,6 +6,7 @@ ownership transfer; the model server learns at once when a client leaves.
 
 from .config import Deadlines, Limits, Settings
 from .errors import Code, Fault, ProxyError
+from .net import Listener, ServerTls, client_context, inherited, listen, listen_unix
 from .phases import ForwardingPhase, RequestPhase, ResponseView, UseAfterMove
 from .process import fix_mmap_threshold
 from .runtime import Outcome, PoolStatistics, Statistics
@@ -17,15 +18,21 @@ __all__ = [
     "Fault",
     "ForwardingPhase",
     "Limits",
+    "Listener",
     "Outcome",
     "PoolStatistics",
     "Proxy",
     "ProxyError",
     "RequestPhase",
     "ResponseView",
+    "ServerTls",
     "Settings",
     "Statistics",
     "UseAfterMove",
+    "client_context",
     "fix_mmap_threshold",
+    "inherited",
+    "listen",
+    "listen_unix",
 ]
 __version__ = "0.1.0"

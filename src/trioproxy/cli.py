@@ -12,9 +12,10 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from dataclasses import fields
-from typing import Final, Literal, TypeVar, final
+from pathlib import Path
+from typing import Final, Literal, NamedTuple, TypeVar, final
 
 import click
 import trio
@@ -22,14 +23,51 @@ import trio
 from . import __version__
 from .bench.mock import MockServer, MockSettings
 from .config import BodyMode, Deadlines, HalfClose, Limits, Settings
+from .net import Listener, ServerTls, client_context, inherited, listen, listen_unix
 from .process import fix_mmap_threshold, raise_file_limit, streams_for
 from .server import Proxy
 
 _T = TypeVar("_T")
 _SECONDS: Final = click.FloatRange(min=0)
+_FILE: Final = click.Path(dir_okay=False, path_type=Path)
 _COUNT: Final = click.IntRange(min=0)
 _UNWINDING: Final = 5.0
 """Seconds that stopping may take beyond the grace before the process ends itself: a thread cannot be cancelled."""
+
+
+class Place(NamedTuple):
+    """Where to listen: host and port, or a path, or neither for the sockets that were passed to the process."""
+
+    shown: str
+    host: str = ""
+    port: int = 0
+    path: str = ""
+
+    async def listeners(self) -> list[Listener]:
+        """Listen there; raises OSError."""
+        if self.host:
+            return await listen(self.host, self.port)
+        return [listen_unix(self.path)] if self.path else inherited()
+
+
+class PlaceType(click.ParamType[Place]):
+    """``HOST:PORT``, ``unix:PATH`` or ``systemd``."""
+
+    name = "address"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Place:
+        """Read one place, or fail with what is wrong."""
+        if isinstance(value, Place):
+            return value
+        text = str(value)
+        if text == "systemd":
+            return Place(text)
+        if text.startswith("unix:"):
+            if not (path := text.removeprefix("unix:")):
+                self.fail(f"{text!r} lacks the path of a socket, such as unix:/run/trioproxy.sock", param, ctx)
+            return Place(text, path=path)
+        host, port = Address().convert(value, param, ctx)
+        return Place(_show(host, port), host, port)
 
 
 class Address(click.ParamType[tuple[str, int]]):
@@ -108,14 +146,44 @@ def _settings(
 
 
 @main.command()
-@click.option("--listen", type=Address(), default="127.0.0.1:8080", show_default=True, help="Where to listen.")
+@click.option(
+    "--listen",
+    "places",
+    type=PlaceType(),
+    metavar="HOST:PORT|unix:PATH|systemd",
+    multiple=True,
+    default=["127.0.0.1:8080"],
+    show_default=True,
+    help="Where to listen, as often as needed; `systemd` takes the sockets of its .socket unit.",
+)
+@click.option(
+    "--tls-cert",
+    type=_FILE,
+    metavar="FILE",
+    help="Speak TLS to clients, with this certificate (PEM, its chain after it). SIGHUP reads it again.",
+)
+@click.option("--tls-key", type=_FILE, metavar="FILE", help="The certificate's key, if it is not in the same file.")
 @click.option(
     "--upstream",
     "upstreams",
     metavar="URL",
     multiple=True,
     required=True,
-    help="A model server, http://HOST:PORT. Several take turns, and stand in for one that cannot be reached.",
+    help="A model server: http://HOST:PORT, https://HOST:PORT or unix:/PATH. Several take turns, and stand in for one "
+    "that cannot be reached.",
+)
+@click.option(
+    "--upstream-ca",
+    type=_FILE,
+    metavar="FILE",
+    help="Trust the certificates in this file for https:// upstreams, instead of the system's.",
+)
+@click.option(
+    "--upstream-cert", type=_FILE, metavar="FILE", help="The certificate (PEM) to show to https:// upstreams that ask."
+)
+@click.option("--upstream-key", type=_FILE, metavar="FILE", help="Its key, if it is not in the same file.")
+@click.option(
+    "--upstream-insecure", is_flag=True, help="Do not check the certificates of https:// upstreams: for tests only."
 )
 @click.option(
     "--deadline",
@@ -146,8 +214,14 @@ def _settings(
     help="Whether a client that shuts down its sending side has left.",
 )
 def serve(
-    listen: tuple[str, int],
+    places: tuple[Place, ...],
+    tls_cert: Path | None,
+    tls_key: Path | None,
     upstreams: tuple[str, ...],
+    upstream_ca: Path | None,
+    upstream_cert: Path | None,
+    upstream_key: Path | None,
+    upstream_insecure: bool,
     deadlines: tuple[str, ...],
     limits: tuple[str, ...],
     body: BodyMode,
@@ -159,22 +233,41 @@ def serve(
     ends them at once.
     """
     settings = _settings(deadlines, limits, body, client_half_close)
+    tls = _server_tls(tls_cert, tls_key)
     try:
-        proxy = Proxy(upstreams, settings=settings)
+        upstream_tls = client_context(
+            ca=upstream_ca, cert=upstream_cert, key=upstream_key, verify=not upstream_insecure
+        )
+    except (OSError, ValueError) as error:
+        raise click.UsageError(f"--upstream-ca, --upstream-cert, --upstream-key: {error}") from None
+    try:
+        proxy = Proxy(upstreams, settings=settings, upstream_tls=upstream_tls)
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--upstream") from None
     fix_mmap_threshold()
     files = raise_file_limit()
     room = "" if files is None else f", {files} open files allow {streams_for(files)} streams at a time"
 
-    def announce(addresses: list[tuple[str, int]]) -> None:
-        for address in addresses:
-            _say(f"trioproxy listens on http://{_show(*address)}{room}")
+    def announce(names: list[str]) -> None:
+        scheme = "http" if tls is None else "https"
+        for name in names:
+            _say(f"trioproxy listens on {name if name.startswith('unix:') else f'{scheme}://{name}'}{room}")
         for upstream in upstreams:
             _say(f"  upstream {upstream}")
+        if upstream_insecure:
+            _say("  the certificates of upstreams are not checked: whoever answers gets the prompts", err=True)
 
     async def run() -> None:
-        await proxy.serve(*listen, task_status=_Announce(announce))
+        await proxy.serve_listeners(await _listeners(places), tls=tls, task_status=_Announce(announce))
+
+    def reload() -> None:
+        assert tls is not None
+        try:
+            tls.reload()
+        except OSError as error:
+            _say(f"kept the certificate as it was: {error}", err=True)
+        else:
+            _say("read the certificate again, for connections from now on")
 
     def stop() -> tuple[str, float]:
         proxy.drain()
@@ -183,7 +276,7 @@ def serve(
         limit = "as long as they take" if grace == float("inf") else f"at most {grace:g} s"
         return f"draining: {waiting} in flight, {limit}; a second signal ends them", grace
 
-    _run_until_signal(listen, run, stop)
+    _run_until_signal(run, stop, None if tls is None else reload)
 
 
 @main.command()
@@ -247,9 +340,10 @@ def mock(
         _say(f"the mock model server listens on http://{_show(*address)}")
 
     async def run() -> None:
-        await server.serve(*listen, task_status=_Announce(announce))
+        with _listening(_show(*listen)):
+            await server.serve(*listen, task_status=_Announce(announce))
 
-    _run_until_signal(listen, run, None)
+    _run_until_signal(run, None, None)
 
 
 @final
@@ -265,28 +359,68 @@ class _Announce(trio.TaskStatus[_T]):
             self._announce(value)
 
 
+def _server_tls(cert: Path | None, key: Path | None) -> ServerTls | None:
+    if cert is None:
+        if key is not None:
+            raise click.UsageError("--tls-key needs --tls-cert, the certificate that it belongs to")
+        return None
+    try:
+        return ServerTls(cert, key)
+    except OSError as error:
+        raise click.UsageError(f"--tls-cert, --tls-key: {error.strerror or error}") from None
+
+
+async def _listeners(places: Sequence[Place]) -> list[Listener]:
+    """Listen at all of the places, or at none."""
+    found: list[Listener] = []
+    for place in places:
+        try:
+            with _listening(place.shown):
+                found += await place.listeners()
+        except BaseException:
+            for listener in found:
+                listener.close()
+            raise
+    return found
+
+
+class _CannotListenError(Exception):
+    """Says where, and why."""
+
+
+@contextlib.contextmanager
+def _listening(where: str) -> Generator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise _CannotListenError(f"cannot listen on {where}: {error.strerror or error}") from None
+    except UnicodeError:
+        raise _CannotListenError(f"cannot listen on {where}: that is not a host name") from None
+
+
 def _run_until_signal(
-    listen: tuple[str, int],
     run: Callable[[], Awaitable[None]],
     stop: Callable[[], tuple[str, float]] | None,
+    reload: Callable[[], None] | None,
 ) -> None:
     """Run a server until it ends, or a signal ends it.
 
     :param stop: asks the server to end and returns what to print and the seconds that it may take; None for a server
         that the first signal cancels.
+    :param reload: reads again what can be read again, on SIGHUP; None leaves that signal alone.
     """
-    failure: str | None = None
+    failure: _CannotListenError | None = None
 
     async def run_beside_signals() -> None:
         nonlocal failure
         async with trio.open_nursery() as nursery:
             await nursery.start(_watch_signals, nursery.cancel_scope, stop)
+            if reload is not None:
+                await nursery.start(_watch_hangups, reload)
             try:
                 await run()
-            except OSError as error:
-                failure = error.strerror or str(error)
-            except UnicodeError:
-                failure = "that is not a host name"
+            except _CannotListenError as error:
+                failure = error
             nursery.cancel_scope.cancel()
 
     # What comes before the receiver stands, or after it is gone, must not end the process half-way.
@@ -294,7 +428,7 @@ def _run_until_signal(
         signal.signal(number, signal.SIG_IGN)
     trio.run(run_beside_signals)
     if failure is not None:
-        raise click.ClickException(f"cannot listen on {_show(*listen)}: {failure}")
+        raise click.ClickException(str(failure))
 
 
 async def _watch_signals(  # noqa: ASYNC114 - no block uses it as a context
@@ -315,6 +449,13 @@ async def _watch_signals(  # noqa: ASYNC114 - no block uses it as a context
                 _say(message)
                 _exit_after(seconds + _UNWINDING)
                 stop = None
+
+
+async def _watch_hangups(reload: Callable[[], None], *, task_status: trio.TaskStatus[None]) -> None:  # noqa: ASYNC114
+    with trio.open_signal_receiver(signal.SIGHUP) as signals:
+        task_status.started()
+        async for _ in signals:
+            reload()
 
 
 def _exit_after(seconds: float) -> None:

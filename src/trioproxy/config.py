@@ -31,6 +31,8 @@ class Deadlines:
     """Between two reads of a response that has begun."""
     total: float = math.inf
     """From the request's head to the response's end."""
+    handshake: float = 10.0
+    """From a client's connection to the end of its TLS handshake."""
     head: float = 10.0
     """From a request head's first byte to its last: absolute, so that a trickle does not extend it."""
     body_stall: float = 30.0

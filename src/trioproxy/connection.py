@@ -25,6 +25,7 @@ from .exchange import Exchange
 from .http1 import BodyDecoder, FramingKind, HeadReader, LengthDecoder, RequestHead, read_request_head
 from .runtime import Outcome, Runtime, outcome_of
 from .transport import Transport
+from .upstream.request import Client
 
 
 @final
@@ -60,12 +61,13 @@ class ClientConnection:
     """One connection of one client, from accept to close.
 
     :param transport: owned by the connection.
-    :param peer: the client's address; empty if it has none.
+    :param client: whose requests they are.
     """
 
     __slots__ = (
         "_ahead",
         "_awaiting_room",
+        "_client",
         "_deadline",
         "_decoder",
         "_ended",
@@ -73,7 +75,6 @@ class ClientConnection:
         "_heads",
         "_nursery",
         "_paused",
-        "_peer",
         "_runtime",
         "_scope",
         "_state",
@@ -81,10 +82,10 @@ class ClientConnection:
         "_work",
     )
 
-    def __init__(self, runtime: Runtime, transport: Transport, peer: str) -> None:
+    def __init__(self, runtime: Runtime, transport: Transport, client: Client) -> None:
         self._runtime = runtime
         self._transport = transport
-        self._peer: Final = peer.encode()
+        self._client: Final = client
         self._heads = HeadReader(runtime.head_limits, fault=Fault.CLIENT)
         self._state = _HEAD
         self._exchange: Exchange | None = None
@@ -115,7 +116,7 @@ class ClientConnection:
                     # At once, not when the last straggler of a request has returned.
                     self._state = _CLOSED
                     if self._exchange is None:
-                        self._transport.close()
+                        await self._transport.aclose()
         finally:
             self._transport.close()
             self._runtime.connections -= 1
@@ -124,7 +125,7 @@ class ClientConnection:
     def drain(self) -> None:
         """Close the connection as soon as no request is being served."""
         if self._state is _HEAD and not self._heads.started:
-            self._close()
+            self._leave()
 
     # The reader.
 
@@ -260,6 +261,11 @@ class ClientConnection:
         self._transport.close()
         self._scope.cancel()  # for a stream that cannot be closed without waiting, which wakes nobody
 
+    def _leave(self) -> None:
+        """Close a connection on which nothing is under way, with what its transport says goodbye with."""
+        self._state = _CLOSED
+        self._scope.cancel()
+
     # Deadlines of the reader.
 
     def _set_deadline(self, deadline: float) -> None:
@@ -301,7 +307,9 @@ class ClientConnection:
                         Code.REQUEST_TIMEOUT, f"nothing of the request's body came for {deadlines.body_stall:g} s"
                     )
                 )
-        elif self._state in (_HEAD, _LINGER):
+        elif self._state is _HEAD:
+            self._leave()
+        elif self._state is _LINGER:
             self._close()
         else:
             self._deadline = math.inf
@@ -352,7 +360,7 @@ class ClientConnection:
             stall=runtime.settings.deadlines.write_stall,
         )
         reader = None if isinstance(body, StreamedBody) else fields
-        exchange = Exchange(runtime, head, body, reader, writer, self._peer, self._set_alarm)
+        exchange = Exchange(runtime, head, body, reader, writer, self._client, self._set_alarm)
         self._exchange = exchange
         self._decoder = decoder
         if decoder.done:
@@ -443,7 +451,8 @@ class ClientConnection:
             self._close()
         else:
             # Closing with bytes unread resets the connection, and the client may lose the response with it.
-            self._transport.shutdown_write()
+            assert self._nursery is not None
+            self._nursery.start_soon(self._transport.send_end)
             self._state = _LINGER
             self._set_deadline(trio.current_time() + self._runtime.settings.deadlines.linger)
             self._resume()

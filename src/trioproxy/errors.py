@@ -39,6 +39,7 @@ class Code(enum.Enum):
     SHUTTING_DOWN = "shutting_down"
     NO_UPSTREAM = "no_upstream"
     CONNECT_FAILED = "connect_failed"
+    TLS_FAILED = "tls_failed"
     CONNECT_TIMEOUT = "connect_timeout"
     SEND_TIMEOUT = "send_timeout"
     FIRST_BYTE_TIMEOUT = "first_byte_timeout"
@@ -76,6 +77,7 @@ RULES: Final[dict[Code, Rule]] = {
     Code.SHUTTING_DOWN: Rule(503, Fault.PROXY, True),
     Code.NO_UPSTREAM: Rule(503, Fault.UPSTREAM, True),
     Code.CONNECT_FAILED: Rule(503, Fault.UPSTREAM, True),
+    Code.TLS_FAILED: Rule(502, Fault.UPSTREAM, True),
     Code.CONNECT_TIMEOUT: Rule(504, Fault.UPSTREAM, True),
     Code.SEND_TIMEOUT: Rule(504, Fault.UPSTREAM, False),
     Code.FIRST_BYTE_TIMEOUT: Rule(504, Fault.UPSTREAM, False),

@@ -30,6 +30,7 @@ from .relay import Relay
 from .runtime import Outcome, Phase, Runtime, outcome_of
 from .upload import Upload
 from .upstream.pool import Lease, Pool
+from .upstream.request import Client
 
 _logger: Final = logging.getLogger("trioproxy")
 _plain_id: Final = re.compile(rb"[0-9A-Za-z._:/+=@~-]{1,128}").fullmatch
@@ -78,12 +79,13 @@ class Exchange:
     """One request of one client.
 
     :param fields: reads what the body says while it comes in; None where nobody knows the path.
-    :param peer: the client's address, for the upstream.
+    :param client: where the request came from, for the upstream.
     :param alarm: told of each new deadline; whoever watches the client calls :meth:`expire` when it has passed.
     """
 
     __slots__ = (
         "_alarm",
+        "_client",
         "_deadlines",
         "_expect_continue",
         "_failure",
@@ -92,7 +94,6 @@ class Exchange:
         "_left",
         "_nursery",
         "_observer",
-        "_peer",
         "_phase",
         "_public_id",
         "_request",
@@ -114,7 +115,7 @@ class Exchange:
         body: BufferedBody | StreamedBody,
         fields: FieldReader | None,
         writer: ResponseWriter,
-        peer: bytes,
+        client: Client,
         alarm: Callable[[float], None],
     ) -> None:
         self.request_id: Final = runtime.next_request_id()
@@ -127,7 +128,7 @@ class Exchange:
         self._request: RequestHead | None = head
         self._expect_continue = head.expect_continue
         self._fields = fields
-        self._peer = peer
+        self._client = client
         self._alarm = alarm
         self._nursery: trio.Nursery | None = None
         self._lease: Lease | None = None
@@ -417,7 +418,7 @@ class Exchange:
         return self._runtime.forwarder.head(
             forwarding.head,
             length=body.expected if isinstance(body, StreamedBody) else len(body),
-            peer=self._peer,
+            client=self._client,
             request_id=self._public_id.encode(),
         )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 import secrets
+import ssl
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,9 +21,9 @@ from .downstream import DateField
 from .errors import Code, Fault, ProxyError
 from .http1 import HeadLimits, HeadParser, head_parser
 from .ledger import BodyLedger
-from .net import connect
+from .net import Connector, client_context, connect
 from .upstream.endpoint import Endpoint
-from .upstream.pool import Connector, Pool
+from .upstream.pool import Pool
 from .upstream.request import Forwarder
 
 
@@ -139,7 +140,13 @@ class Rotation:
 class Runtime:
     """The shared state of one proxy. Everything here is synchronous."""
 
-    def __init__(self, upstreams: Sequence[str], settings: Settings, connector: Connector = connect) -> None:
+    def __init__(
+        self,
+        upstreams: Sequence[str],
+        settings: Settings,
+        connector: Connector = connect,
+        upstream_tls: ssl.SSLContext | None = None,
+    ) -> None:
         self.settings = settings
         self.instance: Final = secrets.token_hex(4)
         self.parser: Final[HeadParser] = head_parser(settings.codec)
@@ -150,8 +157,11 @@ class Runtime:
         self.forwarder: Final = Forwarder(f"trioproxy-{self.instance}".encode())
         self.date: Final = DateField()
         keep_alive = settings.deadlines.upstream_keep_alive
+        endpoints = [Endpoint(url) for url in upstreams]
+        if upstream_tls is None and any(endpoint.tls for endpoint in endpoints):
+            upstream_tls = client_context()
         self.rotation: Final = Rotation(
-            [Pool(Endpoint(url), keep_alive=keep_alive, connector=connector) for url in upstreams]
+            [Pool(endpoint, keep_alive=keep_alive, connector=connector, tls=upstream_tls) for endpoint in endpoints]
         )
         self.resolver_limiter: Final = trio.CapacityLimiter(max(4, len(self.rotation.pools)))
         self.draining = False

@@ -9,8 +9,8 @@ from __future__ import annotations
 import errno
 import logging
 import math
-import socket
-from collections.abc import AsyncGenerator, Generator, Sequence
+import ssl
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import Final, Protocol, TypeVar, final
 
@@ -18,11 +18,11 @@ import trio
 
 from .config import Settings
 from .connection import ClientConnection
-from .net import accept_nowait, connect, listen, transport_for
+from .net import Connector, Listener, ServerTls, TlsError, connect, listen, start_tls, transport_for
 from .runtime import Runtime, Statistics
 from .transport import Transport
 from .upstream.endpoint import Endpoint
-from .upstream.pool import Connector
+from .upstream.request import Client
 
 _logger: Final = logging.getLogger("trioproxy")
 _ACCEPTS_BEFORE_YIELD: Final = 64
@@ -50,20 +50,27 @@ class Proxy:
     Nothing runs before :meth:`serve` or :meth:`serve_stream`; cancelling those ends everything that they started. Two
     proxies in one process share nothing.
 
-    :param upstreams: URLs like ``http://HOST:PORT``, tried in turn.
+    :param upstreams: URLs like ``http://HOST:PORT``, ``https://HOST:PORT`` or ``unix:/PATH``, tried in turn.
     :param settings: deadlines, limits and modes.
+    :param upstream_tls: for upstreams that speak TLS: whom to trust, and what to show. None for the system's
+        authorities; :func:`trioproxy.client_context` makes others.
     :param connector: how connections to upstreams are opened, for tests with a network of their own.
     :raises ValueError: an upstream is not such a URL, or there is none.
     """
 
     def __init__(
-        self, upstreams: Sequence[str], *, settings: Settings | None = None, connector: Connector = connect
+        self,
+        upstreams: Sequence[str],
+        *,
+        settings: Settings | None = None,
+        upstream_tls: ssl.SSLContext | None = None,
+        connector: Connector = connect,
     ) -> None:
         if isinstance(upstreams, str):
             raise TypeError("upstreams is a list of URLs: give [url] for a single one")
         if not upstreams:
             raise ValueError("a proxy needs at least one upstream, like http://127.0.0.1:8000")
-        self._runtime = Runtime(upstreams, settings or Settings(), connector)
+        self._runtime = Runtime(upstreams, settings or Settings(), connector, upstream_tls)
         self._connections: set[ClientConnection] = set()
         self._accepting: set[trio.CancelScope] = set()
         self._serving: set[trio.CancelScope] = set()
@@ -79,6 +86,7 @@ class Proxy:
         host: str = "127.0.0.1",
         port: int = 0,
         *,
+        tls: ServerTls | ssl.SSLContext | None = None,
         task_status: TaskStatus[list[tuple[str, int]]] = trio.TASK_STATUS_IGNORED,
     ) -> None:
         """Listen and serve clients until cancelled, or until drained.
@@ -88,9 +96,33 @@ class Proxy:
 
         :param host: an address or a name; a name that has several addresses is listened on at each.
         :param port: 0 takes any free one.
+        :param tls: the certificate, for clients that speak TLS.
         :raises OSError: it cannot listen there.
         """
         listeners = await listen(host, port)
+        await self._serve(listeners, tls, lambda: task_status.started([listener.address for listener in listeners]))
+
+    async def serve_listeners(
+        self,
+        listeners: Sequence[Listener],
+        *,
+        tls: ServerTls | ssl.SSLContext | None = None,
+        task_status: TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Serve the clients of these listeners, as :meth:`serve` does; closes them.
+
+        ``nursery.start`` returns their names, such as ``127.0.0.1:8080`` or ``unix:/run/trioproxy``.
+
+        :param listeners: of :func:`trioproxy.listen`, :func:`trioproxy.listen_unix` or :func:`trioproxy.inherited`.
+        """
+        await self._serve(listeners, tls, lambda: task_status.started([listener.name for listener in listeners]))
+
+    async def _serve(
+        self,
+        listeners: Sequence[Listener],
+        tls: ServerTls | ssl.SSLContext | None,
+        started: Callable[[], None],
+    ) -> None:
         try:
             with self._until_drained():
                 async with self._housekeeping(), trio.open_nursery() as connections:
@@ -100,8 +132,8 @@ class Proxy:
                             accepting.cancel()
                         async with trio.open_nursery() as acceptors:
                             for listener in listeners:
-                                acceptors.start_soon(self._accept, listener, connections)
-                            task_status.started([_address_of(listener) for listener in listeners])
+                                acceptors.start_soon(self._accept, listener, tls, connections)
+                            started()
                     self._accepting.discard(accepting)
                     # Refuse from now on, while what is in flight goes on.
                     _close_all(listeners)
@@ -118,7 +150,7 @@ class Proxy:
         transport = transport_for(stream)
         with self._until_drained():
             async with self._housekeeping():
-                await self._serve_connection(transport, peer)
+                await self._serve_connection(transport, peer, None)
 
     def drain(self, grace: float | None = None) -> None:
         """Stop accepting, let requests in flight end, close idle connections; returns at once.
@@ -138,23 +170,31 @@ class Proxy:
         for connection in list(self._connections):
             connection.drain()
 
-    async def _accept(self, listener: socket.socket, nursery: trio.Nursery) -> None:
+    async def _accept(self, listener: Listener, tls: ServerTls | ssl.SSLContext | None, nursery: trio.Nursery) -> None:
         while True:
-            await trio.lowlevel.wait_readable(listener)
+            await listener.wait_readable()
             try:
                 for _ in range(_ACCEPTS_BEFORE_YIELD):
-                    accepted = accept_nowait(listener)
+                    accepted = listener.accept_nowait()
                     if accepted is None:
                         break
-                    nursery.start_soon(self._serve_connection, *accepted)
+                    context = tls.context if isinstance(tls, ServerTls) else tls
+                    nursery.start_soon(self._serve_connection, *accepted, context)
             except OSError as error:
                 if error.errno in _LISTENER_IS_BROKEN:
                     raise
                 _logger.warning("cannot accept a connection: %s; trying again in %g s", error, _ACCEPT_PAUSE)
                 await trio.sleep(_ACCEPT_PAUSE)
 
-    async def _serve_connection(self, transport: Transport, peer: str) -> None:
-        connection = ClientConnection(self._runtime, transport, peer)
+    async def _serve_connection(self, transport: Transport, peer: str, tls: ssl.SSLContext | None) -> None:
+        if tls is not None:
+            secured = await self._shake_hands(transport, tls)
+            if secured is None:
+                return
+            transport = secured
+        connection = ClientConnection(
+            self._runtime, transport, Client(peer.encode(), b"http" if tls is None else b"https")
+        )
         self._connections.add(connection)
         try:
             await connection.run()
@@ -163,6 +203,22 @@ class Proxy:
             _logger.exception("a connection failed")
         finally:
             self._connections.discard(connection)
+
+    async def _shake_hands(self, transport: Transport, context: ssl.SSLContext) -> Transport | None:
+        """The connection with TLS on it; None for a client that did not get that far, which is told to nobody: scanners
+        and health checks of load balancers come and go like this."""
+        with trio.move_on_after(self._runtime.settings.deadlines.handshake):
+            try:
+                secured = await start_tls(transport, context, server_side=True)
+            except TlsError as error:
+                _logger.debug("a client's TLS handshake failed: %s", error)
+                return None
+            except trio.ClosedResourceError:
+                return None
+            if not self._runtime.draining:
+                return secured
+            await secured.aclose()
+        return None
 
     @contextmanager
     def _until_drained(self) -> Generator[None, None, None]:
@@ -202,13 +258,6 @@ class Proxy:
             await trio.sleep(self._runtime.settings.resolve_interval if endpoint.resolved else _RESOLVE_RETRY)
 
 
-def _address_of(listener: socket.socket) -> tuple[str, int]:
-    name = listener.getsockname()
-    return str(name[0]), int(name[1])
-
-
-def _close_all(listeners: Sequence[socket.socket]) -> None:
+def _close_all(listeners: Sequence[Listener]) -> None:
     for listener in listeners:
-        if listener.fileno() >= 0:
-            trio.lowlevel.notify_closing(listener)
-            listener.close()
+        listener.close()

@@ -61,8 +61,9 @@ class Transport(Protocol):
         """Whether bytes, the end or an error are waiting to be read."""
         ...
 
-    def shutdown_write(self) -> None:
-        """Send the end of our side, as far as the transport can; errors are the next receive's to report."""
+    async def send_end(self) -> None:
+        """Send the end of our side, as far as the transport can, in bounded time; errors are the next receive's to
+        report. What the peer still sends can be received."""
         ...
 
     def close(self) -> None:

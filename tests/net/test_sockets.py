@@ -315,10 +315,10 @@ async def test_a_connect_that_is_refused_says_so_and_leaves_no_file() -> None:
 
 async def test_listening_accepting_and_connecting() -> None:
     (listener,) = await net.listen("127.0.0.1", 0)
-    assert net.accept_nowait(listener) is None
-    near = await net.connect(Address(socket.AF_INET, listener.getsockname()))
-    await trio.lowlevel.wait_readable(listener)
-    accepted = net.accept_nowait(listener)
+    assert listener.accept_nowait() is None
+    near = await net.connect(Address(socket.AF_INET, listener.address))
+    await listener.wait_readable()
+    accepted = listener.accept_nowait()
     assert accepted is not None
     far, peer = accepted
     assert peer == "127.0.0.1"

@@ -51,7 +51,7 @@ async def test_bytes_arrive_in_order_and_then_the_end(pair: tuple[Transport, Tra
 
         async def send() -> None:
             await send_all(near, buffers, stall=5)
-            near.shutdown_write()
+            await near.send_end()
 
         nursery.start_soon(send)
         assert await receive_exactly(far, len(payload)) == payload

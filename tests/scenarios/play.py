@@ -29,6 +29,7 @@ from network import End, Network, Script, connection, perform, stream_of
 from trioproxy import Proxy, Settings
 from trioproxy.connection import ClientConnection
 from trioproxy.runtime import Runtime, Statistics
+from trioproxy.upstream.request import Client
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -203,7 +204,9 @@ async def _stage(scenario: Scenario, kind: Kind, stepper: Stepper, log: list[str
                 scripts.start_soon(perform, scenario.client, client)
                 if kind is Kind.SOCKETS:
                     runtime = Runtime(urls, scenario.settings, network.connect)
-                    proxies.start_soon(_serve_connection, ClientConnection(runtime, near, "10.0.0.1"), stepper.victim)
+                    proxies.start_soon(
+                        _serve_connection, ClientConnection(runtime, near, Client(b"10.0.0.1")), stepper.victim
+                    )
                 else:
                     proxy = Proxy(urls, settings=scenario.settings, connector=network.connect)
                     # Statistics do not say how many requests have begun, only how many have ended.

@@ -15,20 +15,22 @@ from trioproxy.upstream.endpoint import Endpoint
 
 
 @pytest.mark.parametrize(
-    ("url", "host", "port", "authority"),
+    ("url", "host", "port", "tls", "shown"),
     [
-        ("http://model", "model", 80, "model"),
-        ("http://model:8000/", "model", 8000, "model:8000"),
-        ("HTTP://Model:8000", "model", 8000, "Model:8000"),
-        ("http://127.0.0.1:1", "127.0.0.1", 1, "127.0.0.1:1"),
-        ("http://[::1]:65535", "::1", 65535, "[::1]:65535"),
+        ("http://model", "model", 80, False, "http://model"),
+        ("http://model:8000/", "model", 8000, False, "http://model:8000"),
+        ("HTTP://Model:8000", "model", 8000, False, "http://Model:8000"),
+        ("http://127.0.0.1:1", "127.0.0.1", 1, False, "http://127.0.0.1:1"),
+        ("http://[::1]:65535", "::1", 65535, False, "http://[::1]:65535"),
+        ("https://model", "model", 443, True, "https://model"),
+        ("https://[::1]:8443/", "::1", 8443, True, "https://[::1]:8443"),
+        ("unix:/run/model.sock", "", 0, False, "unix:/run/model.sock"),
     ],
 )
-def test_a_url(url: str, host: str, port: int, authority: str) -> None:
+def test_a_url(url: str, host: str, port: int, tls: bool, shown: str) -> None:
     endpoint = Endpoint(url)
-    assert (endpoint.host, endpoint.port, endpoint.authority) == (host, port, authority)
-    assert endpoint.url == f"http://{authority}"
-    assert repr(endpoint) == f"<Endpoint http://{authority}>"
+    assert (endpoint.host, endpoint.port, endpoint.tls, endpoint.url) == (host, port, tls, shown)
+    assert repr(endpoint) == f"<Endpoint {shown}>"
 
 
 @pytest.mark.parametrize(
@@ -40,7 +42,12 @@ def test_a_url(url: str, host: str, port: int, authority: str) -> None:
         ("http://", "must look like http://HOST:PORT"),
         ("http://:8000", "must look like http://HOST:PORT"),
         ("ftp://model", "must look like http://HOST:PORT"),
-        ("https://model", "TLS to upstreams is not available in this version; use http://"),
+        ("unix:", "the absolute path of a socket"),
+        ("unix:model", "the absolute path of a socket"),
+        ("unix://model", "the absolute path of a socket"),
+        ("unix:/run/", "the absolute path of a socket"),
+        ("unix:/" + "x" * 107, "at most 107 bytes"),
+        ("https://model/v1", "must end after the port: .* (give https://model)"),
         ("http://user@model", "a user or a password is refused"),
         ("http://user:secret@model", "a user or a password is refused"),
         ("http://:secret@model", "a user or a password is refused"),
@@ -74,10 +81,12 @@ def test_a_url_that_is_refused_and_why(url: str, what: str) -> None:
     [
         ("http://127.0.0.1:8000", socket.AF_INET, ("127.0.0.1", 8000)),
         ("http://[::1]:8000", socket.AF_INET6, ("::1", 8000, 0, 0)),
+        ("https://127.0.0.1", socket.AF_INET, ("127.0.0.1", 443)),
+        ("unix:/run/model", socket.AF_UNIX, "/run/model"),
     ],
 )
 async def test_an_address_needs_no_look_up(
-    url: str, family: socket.AddressFamily, sockaddr: tuple[object, ...], resolver: Resolver
+    url: str, family: socket.AddressFamily, sockaddr: tuple[object, ...] | str, resolver: Resolver
 ) -> None:
     endpoint = Endpoint(url)
     assert endpoint.literal

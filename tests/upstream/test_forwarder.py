@@ -6,9 +6,10 @@ import pytest
 
 from trioproxy import Code, Fault, ProxyError
 from trioproxy.http1 import HeadLimits, HeadReader, RequestHead, head_parser, read_request_head
-from trioproxy.upstream.request import Forwarder
+from trioproxy.upstream.request import Client, Forwarder
 
 FORWARDER = Forwarder(b"trioproxy-1234")
+CLIENT = Client(b"192.0.2.7")
 
 
 def parse(*lines: str) -> RequestHead:
@@ -17,8 +18,8 @@ def parse(*lines: str) -> RequestHead:
     return read_request_head(raw, head_parser("llhttp"), HeadLimits())
 
 
-def forward(*lines: str, length: int | None = 0, peer: bytes = b"192.0.2.7") -> list[str]:
-    written = FORWARDER.head(parse(*lines), length=length, peer=peer, request_id=b"ours")
+def forward(*lines: str, length: int | None = 0, client: Client = CLIENT) -> list[str]:
+    written = FORWARDER.head(parse(*lines), length=length, client=client, request_id=b"ours")
     assert written.endswith(b"\r\n\r\n")
     return written[:-4].decode("latin-1").split("\r\n")
 
@@ -83,7 +84,7 @@ def test_a_nomination_does_not_remove_what_the_next_hop_relies_on() -> None:
 
 
 def test_a_client_without_an_address_adds_none() -> None:
-    assert not values(forward("GET / HTTP/1.1", "Host: a", "X-Forwarded-For: evil", peer=b""), "x-forwarded-for")
+    assert not values(forward("GET / HTTP/1.1", "Host: a", "X-Forwarded-For: evil", client=Client()), "x-forwarded-for")
 
 
 @pytest.mark.parametrize("version", ["1.0", "1.1"])

@@ -48,7 +48,7 @@ class Line:
     def readable_nowait(self) -> bool:
         return self.readable or self.closed
 
-    def shutdown_write(self) -> None:
+    async def send_end(self) -> None:
         raise AssertionError("the pool closes or resets")
 
     def close(self) -> None:

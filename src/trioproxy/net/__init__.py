@@ -1,22 +1,31 @@
 """Bytes in and out: the only package that opens and closes sockets.
 
 Lives here: the :class:`~trioproxy.transport.Transport` that the rest of the proxy reads and writes, over a plain socket
-(sockets.py) or any Trio stream (streams.py), connecting (dial.py) and accepting (listening.py). Does not live here:
-anything that knows what the bytes mean.
+(sockets.py), TLS (tls.py) or any Trio stream (streams.py), connecting (dial.py) and accepting (listening.py). Does not
+live here: anything that knows what the bytes mean.
 """
 
-from .dial import Address, connect
-from .listening import accept_nowait, listen
+from .dial import Address, Connector, connect, dial
+from .listening import Listener, inherited, listen, listen_unix
 from .sockets import RECEIVE_SIZE, SocketTransport
 from .streams import StreamTransport, transport_for
+from .tls import ServerTls, TlsError, client_context, start_tls
 
 __all__ = [
     "RECEIVE_SIZE",
     "Address",
+    "Connector",
+    "Listener",
+    "ServerTls",
     "SocketTransport",
     "StreamTransport",
-    "accept_nowait",
+    "TlsError",
+    "client_context",
     "connect",
+    "dial",
+    "inherited",
     "listen",
+    "listen_unix",
+    "start_tls",
     "transport_for",
 ]

@@ -32,9 +32,44 @@ _JOIN_SIZE: Final = 16384
 """Buffers of up to this many bytes together are joined and sent plainly, which is cheaper than a vectored send."""
 _BYTES_BEFORE_YIELD: Final = 131072
 _CALLS_BEFORE_YIELD: Final = 16
-_LINGER_ZERO: Final = struct.pack("ii", 1, 0)
+LINGER_ZERO: Final = struct.pack("ii", 1, 0)
+"""SO_LINGER that makes a close a reset."""
 _HAS_POLL: Final = hasattr(select, "poll")
 _EPOLLRDHUP: Final[int] = getattr(select, "EPOLLRDHUP", 0)
+
+
+@final
+class HangupWatch:
+    """Waits for the peer of a socket to be gone, without reading: Trio cannot, but it can wait for an epoll object that
+    does. One task at a time."""
+
+    __slots__ = ("_poll",)
+
+    def __init__(self) -> None:
+        self._poll: int | None = None
+
+    async def wait(self, fileno: int, *, half_close: bool) -> None:
+        """Wait; never returns where the system cannot tell, or has no file left for it."""
+        if self._poll is not None:
+            raise trio.BusyResourceError("another task is already waiting for this transport to hang up")
+        if sys.platform != "linux":
+            await trio.sleep_forever()
+        try:
+            epoll = select.epoll()
+        except OSError:
+            await trio.sleep_forever()
+        with contextlib.closing(epoll) as poll:
+            poll.register(fileno, _EPOLLRDHUP if half_close else 0)
+            self._poll = poll.fileno()
+            try:
+                await trio.lowlevel.wait_readable(self._poll)
+            finally:
+                self._poll = None
+
+    def closing(self) -> None:
+        """Wake who waits, since the socket is about to be closed."""
+        if self._poll is not None:
+            trio.lowlevel.notify_closing(self._poll)
 
 
 @final
@@ -55,8 +90,7 @@ class SocketTransport:
         self._calls = 0
         self._spent = 0
         self._drained = False
-        self._hangup: int | None = None
-        """The file that wait_hangup waits on."""
+        self._hangup = HangupWatch()
         self.closed = False
 
     def __repr__(self) -> str:
@@ -164,24 +198,9 @@ class SocketTransport:
         await trio.lowlevel.checkpoint()
 
     async def wait_hangup(self, *, half_close: bool) -> None:
-        if sys.platform != "linux":
-            await trio.sleep_forever()
         if self.closed:
             raise trio.ClosedResourceError("this transport was closed")
-        if self._hangup is not None:
-            raise trio.BusyResourceError("another task is already waiting for this transport to hang up")
-        # Trio cannot wait for a hang-up alone, but it can wait for an epoll object that does.
-        try:
-            epoll = select.epoll()
-        except OSError:  # no file left for it: as where the system cannot tell
-            await trio.sleep_forever()
-        with contextlib.closing(epoll) as poll:
-            poll.register(self._sock.fileno(), _EPOLLRDHUP if half_close else 0)
-            self._hangup = poll.fileno()
-            try:
-                await trio.lowlevel.wait_readable(self._hangup)
-            finally:
-                self._hangup = None
+        await self._hangup.wait(self._sock.fileno(), half_close=half_close)
 
     def readable_nowait(self) -> bool:
         if self.closed:
@@ -198,7 +217,7 @@ class SocketTransport:
             return True
         return True
 
-    def shutdown_write(self) -> None:
+    async def send_end(self) -> None:
         with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_WR)
 
@@ -208,8 +227,7 @@ class SocketTransport:
         self.closed = True
         # Out of Trio's epoll, and its waiters woken, before the number can belong to another socket.
         trio.lowlevel.notify_closing(self._sock)
-        if self._hangup is not None:
-            trio.lowlevel.notify_closing(self._hangup)
+        self._hangup.closing()
         self._sock.close()
 
     def reset(self) -> None:
@@ -217,7 +235,7 @@ class SocketTransport:
             return
         # An ordinary close first delivers what is queued: a slow server noticed after 848 ms instead of 31.
         with contextlib.suppress(OSError):
-            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_ZERO)
+            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, LINGER_ZERO)
         self.close()
 
     async def aclose(self) -> None:

@@ -14,19 +14,24 @@ from typing import Final, Protocol, TypeAlias, cast, final, runtime_checkable
 import trio
 
 from ..transport import Buffer, ReceiveTarget, Transport
-from .sockets import RECEIVE_SIZE, adopt
+from .sockets import LINGER_ZERO, RECEIVE_SIZE, HangupWatch, adopt
 
 _CLOSE_GRACE: Final = 1.0
 
 
 @final
 class StreamTransport:
-    """A transport on any :class:`trio.abc.Stream`, which it owns: memory streams, TLS, a pipe."""
+    """A transport on any :class:`trio.abc.Stream`, which it owns: memory streams, a pipe, somebody's own TLS.
 
-    __slots__ = ("_stream", "closed")
+    Where there is a socket below it, that is watched and reset as a plain one would be.
+    """
+
+    __slots__ = ("_hangup", "_socket", "_stream", "closed")
 
     def __init__(self, stream: trio.abc.Stream) -> None:
         self._stream = stream
+        self._socket = _socket_below(stream)
+        self._hangup = HangupWatch()
         self.closed = False
 
     def __repr__(self) -> str:
@@ -62,25 +67,31 @@ class StreamTransport:
             return len(piece)
 
     async def wait_hangup(self, *, half_close: bool) -> None:
-        del half_close
-        await trio.sleep_forever()
+        if self._socket is None:
+            await trio.sleep_forever()
+        await self._hangup.wait(self._socket.fileno(), half_close=half_close)
 
     def readable_nowait(self) -> bool:
         return False
 
-    def shutdown_write(self) -> None:
+    async def send_end(self) -> None:
         _close_sending_side(self._stream)
 
     def close(self) -> None:
         if not self.closed:
             self.closed = True
+            self._hangup.closing()
             _close_now(self._stream)
 
     def reset(self) -> None:
+        if self._socket is not None and not self.closed:
+            with contextlib.suppress(OSError):
+                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, LINGER_ZERO)
         self.close()
 
     async def aclose(self) -> None:
         self.closed = True
+        self._hangup.closing()
         with trio.move_on_after(_CLOSE_GRACE, shield=True):
             await self._stream.aclose()
 
@@ -91,6 +102,12 @@ _Stapled: TypeAlias = "trio.StapledStream[trio.abc.SendStream, trio.abc.ReceiveS
 @runtime_checkable
 class _ClosesNow(Protocol):
     def close(self) -> None: ...
+
+
+def _socket_below(stream: object) -> trio.socket.SocketType | None:
+    while isinstance(stream, trio.SSLStream):
+        stream = cast("trio.SSLStream[trio.abc.Stream]", stream).transport_stream
+    return stream.socket if isinstance(stream, trio.SocketStream) else None
 
 
 def _close_sending_side(stream: trio.abc.Stream) -> None:

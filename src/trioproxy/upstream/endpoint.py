@@ -7,8 +7,9 @@ cancelled request leaves no resolver thread behind. Does not live here: connecti
 from __future__ import annotations
 
 import ipaddress
+import os
 import socket
-from typing import final
+from typing import Final, final
 from urllib.parse import urlsplit
 
 import trio
@@ -16,72 +17,92 @@ import trio
 from ..errors import Code, ProxyError
 from ..net import Address
 
+_LOOKS: Final = "http://HOST:PORT, https://HOST:PORT or unix:/PATH"
+_UNIX_PATH: Final = 107
+"""Bytes that the path of a unix socket may have (unix(7))."""
+
 
 @final
 class Endpoint:
     """One upstream.
 
-    :param url: ``http://HOST[:PORT]``; a path, a user or a query is refused.
+    :param url: ``http://HOST[:PORT]``, ``https://HOST[:PORT]`` or ``unix:/PATH``; a path, a user or a query after the
+        host is refused.
     :raises ValueError: the URL is not one of those, with what is wrong.
     """
 
-    __slots__ = ("_addresses", "_changed", "_resolving", "authority", "failure", "host", "port", "url")
+    __slots__ = ("_addresses", "_changed", "_resolving", "failure", "host", "literal", "port", "tls", "url")
 
     def __init__(self, url: str) -> None:
+        self.host: str
+        """A name or an address; empty for a unix socket."""
+        self.port: int
+        self.tls: bool
+        """Whether TLS is spoken; the certificate must be for ``host`` then."""
+        self.url: str
+        self.literal = False
+        """Whether it is an address already, which needs no resolving."""
+        self.failure: str | None = None
+        """Why the last look-up failed, if it did."""
+        self._addresses: list[Address] = []
+        self._changed = trio.Event()
+        self._resolving = False
         # urlsplit drops some characters and takes others for a part of the name, instead of refusing them.
         if not url.isprintable() or " " in url or "\\" in url:
-            raise ValueError(f"upstream {url!r} must look like http://HOST:PORT")
+            raise ValueError(f"upstream {url!r} must look like {_LOOKS}")
+        if url.startswith("unix:"):
+            self._init_unix(url)
+        else:
+            self._init_url(url)
+
+    def _init_unix(self, url: str) -> None:
+        path = url.removeprefix("unix:")
+        if not path.startswith("/") or path.startswith("//") or path.endswith("/"):
+            raise ValueError(
+                f"upstream {url!r} must be unix: and the absolute path of a socket, such as unix:/run/model"
+            )
+        if len(os.fsencode(path)) > _UNIX_PATH:
+            raise ValueError(f"upstream {url!r}: the path of a unix socket has at most {_UNIX_PATH} bytes")
+        self.host, self.port, self.tls, self.url = "", 0, False, url
+        self.literal = True
+        self._addresses = [Address(socket.AF_UNIX, path)]
+
+    def _init_url(self, url: str) -> None:
         try:
             parts = urlsplit(url)
         except ValueError:
-            raise ValueError(f"upstream {url!r} must look like http://HOST:PORT") from None
-        if parts.scheme == "https":
-            raise ValueError(f"upstream {url!r}: TLS to upstreams is not available in this version; use http://")
-        if parts.scheme != "http" or not parts.hostname:
-            raise ValueError(f"upstream {url!r} must look like http://HOST:PORT")
+            raise ValueError(f"upstream {url!r} must look like {_LOOKS}") from None
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError(f"upstream {url!r} must look like {_LOOKS}")
         if parts.username is not None or parts.password is not None:
             raise ValueError(f"upstream {parts.hostname!r}: a URL with a user or a password is refused")
         if parts.path not in ("", "/") or parts.query or parts.fragment:
             raise ValueError(
                 f"upstream {url!r} must end after the port: paths are forwarded as the client sent them "
-                f"(give http://{parts.netloc})"
+                f"(give {parts.scheme}://{parts.netloc})"
             )
+        self.tls = parts.scheme == "https"
         try:
             port = parts.port
         except ValueError:
-            raise ValueError(f"upstream {url!r}: the port must be a number from 1 to 65535") from None
-        self.host = parts.hostname
-        self.port = 80 if port is None else port
-        if self.port == 0:
+            port = 0
+        if port == 0:
             raise ValueError(f"upstream {url!r}: the port must be a number from 1 to 65535")
-        self.authority = parts.netloc
-        self.url = f"http://{parts.netloc}"
-        self._addresses: list[Address] = []
-        self.failure: str | None = None
-        """Why the last look-up failed, if it did."""
-        self._changed = trio.Event()
-        self._resolving = False
+        self.host = parts.hostname
+        self.port = port or (443 if self.tls else 80)
+        self.url = f"{parts.scheme}://{parts.netloc}"
         try:
             ip = ipaddress.ip_address(self.host)
         except ValueError:
-            pass
+            return
+        self.literal = True
+        if ip.version == 6:
+            self._addresses = [Address(socket.AF_INET6, (self.host, self.port, 0, 0))]
         else:
-            if ip.version == 6:
-                self._addresses = [Address(socket.AF_INET6, (self.host, self.port, 0, 0))]
-            else:
-                self._addresses = [Address(socket.AF_INET, (self.host, self.port))]
+            self._addresses = [Address(socket.AF_INET, (self.host, self.port))]
 
     def __repr__(self) -> str:
         return f"<Endpoint {self.url}>"
-
-    @property
-    def literal(self) -> bool:
-        """Whether the host is an address, which needs no resolving."""
-        try:
-            ipaddress.ip_address(self.host)
-        except ValueError:
-            return False
-        return True
 
     async def addresses(self) -> list[Address]:
         """The addresses of the endpoint, of the last look-up that succeeded; waits for the first one.

@@ -11,20 +11,17 @@ check-out awaits, so that no cancel can fall between taking a connection and not
 from __future__ import annotations
 
 import enum
+import ssl
 from collections import deque
-from collections.abc import Awaitable, Callable
 from types import TracebackType
-from typing import Final, TypeAlias, final
+from typing import Final, final
 
 import trio
 
 from ..errors import Code, ProxyError
-from ..net import Address, connect
+from ..net import Connector, TlsError, connect, dial, start_tls
 from ..transport import Transport
 from .endpoint import Endpoint
-
-Connector: TypeAlias = Callable[[Address], Awaitable[Transport]]
-"""How a connection is opened; tests put a network of their own here."""
 
 
 @final
@@ -65,11 +62,32 @@ class Pool:
 
     :param keep_alive: seconds after which an idle connection is closed: less than the endpoint's own limit, so
         that it is not closed by the other side just when it is used.
+    :param tls: for an endpoint that speaks TLS: whom to trust, and what to show.
     """
 
-    __slots__ = ("_connect", "_idle", "_keep_alive", "_wake", "connecting", "endpoint", "held", "opened", "reused")
+    __slots__ = (
+        "_connect",
+        "_idle",
+        "_keep_alive",
+        "_tls",
+        "_wake",
+        "connecting",
+        "endpoint",
+        "held",
+        "opened",
+        "reused",
+    )
 
-    def __init__(self, endpoint: Endpoint, *, keep_alive: float, connector: Connector = connect) -> None:
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        *,
+        keep_alive: float,
+        connector: Connector = connect,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        if endpoint.tls and tls is None:
+            raise ValueError(f"{endpoint.url} needs a TLS context")
         self.endpoint = endpoint
         self.connecting = 0
         self.held = 0
@@ -77,6 +95,7 @@ class Pool:
         self.reused = 0
         self._connect: Final = connector
         self._keep_alive = keep_alive
+        self._tls = tls
         self._idle: deque[Idle] = deque()  # oldest first; the newest is taken first
         self._wake = trio.Event()
 
@@ -113,26 +132,30 @@ class Pool:
         self._idle.append(Idle(transport, trio.current_time() + self._keep_alive))
 
     async def open(self) -> Transport:
-        """A new connection, to the first of the endpoint's addresses that takes one.
+        """A new connection, to whichever of the endpoint's addresses answers first, ready for a request.
 
-        :raises ProxyError: ``CONNECT_FAILED``. Cancelled, it leaves nothing open.
+        :raises ProxyError: ``CONNECT_FAILED`` or ``TLS_FAILED``. Cancelled, it leaves nothing open.
         """
         self.connecting += 1
         try:
-            addresses = await self.endpoint.addresses()
-            reason: OSError | None = None
-            for address in addresses:
-                try:
-                    transport = await self._connect(address)
-                except OSError as error:
-                    reason = error
-                else:
-                    self.opened += 1
-                    return transport
+            transport = await dial(await self.endpoint.addresses(), self._connect)
+            if self.endpoint.tls:
+                assert self._tls is not None
+                transport = await start_tls(transport, self._tls, server_hostname=self.endpoint.host)
+        except TlsError as error:
+            raise self._failure(Code.TLS_FAILED, error) from None
+        except OSError as error:
+            raise self._failure(Code.CONNECT_FAILED, error) from None
         finally:
             self.connecting -= 1
-        what = "" if reason is None else f": {reason.strerror or reason}"
-        raise ProxyError(Code.CONNECT_FAILED, "cannot connect to the model server", detail=f"{self.endpoint.url}{what}")
+        self.opened += 1
+        return transport
+
+    def _failure(self, code: Code, error: OSError) -> ProxyError:
+        what = "speak TLS with" if code is Code.TLS_FAILED else "connect to"
+        return ProxyError(
+            code, f"cannot {what} the model server", detail=f"{self.endpoint.url}: {error.strerror or error}"
+        )
 
     async def close_expired(self) -> None:
         """Close idle connections when their time is up, until cancelled."""
@@ -179,7 +202,7 @@ class Lease:
     async def open(self) -> Transport:
         """Take a new connection; one that is held is reset before.
 
-        :raises ProxyError: ``CONNECT_FAILED``. Cancelled, it leaves nothing behind.
+        :raises ProxyError: ``CONNECT_FAILED`` or ``TLS_FAILED``. Cancelled, it leaves nothing behind.
         """
         self.reset()
         self.state = _CONNECTING

@@ -5,7 +5,7 @@ Lives here: which fields are forwarded, dropped, and set by the proxy. Does not 
 
 from __future__ import annotations
 
-from typing import Final, final
+from typing import Final, NamedTuple, final
 
 from ..errors import Code, ProxyError
 from ..http1 import FieldFilter, RequestHead, request_head_of
@@ -27,6 +27,14 @@ _FORWARDED: Final = FieldFilter(
 )
 _HAVE_BODIES: Final = frozenset({b"POST", b"PUT", b"PATCH"})
 """Methods whose requests say a length even if it is 0 (RFC 9110 8.6)."""
+
+
+class Client(NamedTuple):
+    """Where a request came from, for the fields that tell an upstream of it."""
+
+    address: bytes = b""
+    """Empty if it has none."""
+    scheme: bytes = b"http"
 
 
 @final
@@ -54,11 +62,10 @@ class Forwarder:
                     "this request has come through this proxy before: its upstream points back at the proxy",
                 )
 
-    def head(self, head: RequestHead, *, length: int | None, peer: bytes, request_id: bytes) -> bytes:
+    def head(self, head: RequestHead, *, length: int | None, client: Client, request_id: bytes) -> bytes:
         """The request's head for the upstream.
 
         :param length: of the body in bytes; None sends it in chunks.
-        :param peer: the client's address.
         :param request_id: goes along if the client sent none.
         """
         lines, names, seen = _FORWARDED.lines(head.fields)
@@ -67,9 +74,9 @@ class Forwarder:
         if not seen:
             lines.append(b"x-request-id: " + request_id)
         lines.append(self._via[head.http_11])
-        if peer:
-            lines.append(b"x-forwarded-for: " + peer)
-        lines.append(b"x-forwarded-proto: http")
+        if client.address:
+            lines.append(b"x-forwarded-for: " + client.address)
+        lines.append(b"x-forwarded-proto: " + client.scheme)
         if head.host:
             lines.append(b"x-forwarded-host: " + head.host)
         if length is None:
