@@ -31,7 +31,7 @@ class Authority(NamedTuple):
 def authority() -> Authority:
     """The same for all tests: issuing takes a while."""
     ca = trustme.CA()
-    past = datetime.datetime(2020, 1, 1, tzinfo=datetime.timezone.utc)
+    past = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)
     return Authority(
         ca=ca,
         good=ca.issue_cert(NAME, "localhost", "127.0.0.1", "::1"),
@@ -44,15 +44,19 @@ def authority() -> Authority:
 def server_context(cert: trustme.LeafCert | None = None) -> ssl.SSLContext:
     """A server's context with this certificate, or with the good one."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    (cert or authority().good).configure_cert(context)
+    (cert or authority().good).configure_cert(context)  # pyright: ignore[reportUnknownMemberType] - half-typed
+    return context
+
+
+def trust(context: ssl.SSLContext) -> ssl.SSLContext:
+    """The context, which trusts the authority from here on."""
+    authority().ca.configure_trust(context)  # pyright: ignore[reportUnknownMemberType] - half-typed
     return context
 
 
 def trusting_context() -> ssl.SSLContext:
     """A client's context that trusts the authority."""
-    context = ssl.create_default_context()
-    authority().ca.configure_trust(context)
-    return context
+    return trust(ssl.create_default_context())
 
 
 def write_files(directory: Path, cert: trustme.LeafCert | None = None) -> tuple[Path, Path, Path]:

@@ -47,8 +47,8 @@ class Listener:
     @property
     def address(self) -> tuple[str, int]:
         """Host and port; of a unix socket, its path and 0."""
-        name: object = self._sock.getsockname()
-        return (str(name[0]), int(name[1])) if isinstance(name, tuple) else (self.name.removeprefix("unix:"), 0)
+        host_and_port = _host_and_port(self._sock)
+        return (self.name.removeprefix("unix:"), 0) if host_and_port is None else host_and_port
 
     async def wait_readable(self) -> None:
         """Wait until a connection may be there to be accepted."""
@@ -84,13 +84,21 @@ class Listener:
                     os.unlink(self._path)
 
 
+def _host_and_port(sock: socket.socket) -> tuple[str, int] | None:
+    if sock.family not in (socket.AF_INET, socket.AF_INET6):
+        return None
+    name: tuple[str, int] = sock.getsockname()[:2]
+    return name
+
+
 def _name_of(sock: socket.socket) -> str:
-    name: object = sock.getsockname()
-    if isinstance(name, bytes):  # of Linux's abstract namespace
-        return f"unix:@{os.fsdecode(name[1:])}"
-    if not isinstance(name, tuple):
-        return f"unix:{name}"
-    host, port = name[:2]
+    host_and_port = _host_and_port(sock)
+    if host_and_port is None:
+        path: str | bytes = sock.getsockname()
+        if isinstance(path, bytes):  # of Linux's abstract namespace
+            return f"unix:@{os.fsdecode(path[1:])}"
+        return f"unix:{path}"
+    host, port = host_and_port
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 

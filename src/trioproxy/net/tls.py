@@ -29,11 +29,28 @@ _JOIN_SIZE: Final = 16384
 _CLOSE_GRACE: Final = 1.0
 """Seconds that a goodbye may take if the peer takes nothing."""
 _RECORD_HEADER: Final = 5
+_RECORD_PAYLOAD: Final = (1 << 14) + 2048
+"""The most that a record of TLS 1.2 carries, which is more than one of TLS 1.3 (RFC 5246 section 6.2.3)."""
+_FIRST_TYPE: Final = 20
+_LAST_TYPE: Final = 24
 _ALPN: Final = ["http/1.1"]
 
 
 class TlsError(OSError):
     """A handshake failed; the message says why. An OSError, as every way that a connection can fail to come about."""
+
+
+def _record_size(data: bytes | bytearray) -> int:
+    """How long the record is that begins here; 0 if too little is there to tell. Of what is no TLS, all: OpenSSL says
+    at once that it is none, while its length would be waited for."""
+    if not data:
+        return 0
+    if not _FIRST_TYPE <= data[0] <= _LAST_TYPE:
+        return len(data)
+    if len(data) < _RECORD_HEADER:
+        return 0
+    size = int.from_bytes(data[3:5], "big")
+    return _RECORD_HEADER + size if size <= _RECORD_PAYLOAD else len(data)
 
 
 @final
@@ -49,11 +66,11 @@ class _Records(trio.abc.Stream):
         """The next record; at the end of the stream what there is of one, then nothing."""
         del max_bytes  # the caller has room for any record
         held = self.held
-        while True:
-            size = _RECORD_HEADER + int.from_bytes(held[3:5], "big") if len(held) >= _RECORD_HEADER else 0
+        while True:  # noqa: ASYNC913 - what is below yields after a bounded amount of work
+            size = _record_size(held)
             if not 0 < size <= len(held):
                 data = await self.below.receive()
-                if not held and len(data) > _RECORD_HEADER and len(data) == _RECORD_HEADER + (data[3] << 8 | data[4]):
+                if not held and len(data) == _record_size(data):
                     return data  # exactly one: the usual case
                 if data:
                     held += data
@@ -192,10 +209,11 @@ async def start_tls(
     tls = TlsTransport(transport, context, server_hostname, server_side)
     try:
         await tls.do_handshake()
-    except BaseException as error:
+    except trio.BrokenResourceError as error:
         tls.reset()
-        if isinstance(error, trio.BrokenResourceError):
-            raise TlsError(f"the TLS handshake failed: {reason_of(error)}") from None
+        raise TlsError(f"the TLS handshake failed: {reason_of(error)}") from None
+    except BaseException:
+        tls.reset()
         raise
     return tls
 

@@ -1,0 +1,295 @@
+"""TLS over any transport: handshakes that succeed and that fail, ends, closes, and nothing hidden inside."""
+
+from __future__ import annotations
+
+import ssl
+from functools import partial
+from pathlib import Path
+
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from certificates import NAME, authority, server_context, trust, trusting_context, write_files
+from network import End, connection
+from transports import Target, receive_exactly
+from trioproxy.net import ServerTls, TlsError, client_context, start_tls
+from trioproxy.transport import Transport, send_all
+
+LARGE = bytes(range(256)) * 1024
+
+
+async def pair(
+    near: End, far: End, *, client: ssl.SSLContext | None = None, server: ssl.SSLContext | None = None
+) -> tuple[Transport, Transport]:
+    """Both ends of a connection, with TLS on it: the client's, the server's."""
+    ends: dict[str, Transport] = {}
+
+    async def accept() -> None:
+        ends["server"] = await start_tls(far, server or server_context(), server_side=True)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(accept)
+        ends["client"] = await start_tls(near, client or trusting_context(), server_hostname=NAME)
+    return ends["client"], ends["server"]
+
+
+async def test_bytes_go_both_ways_and_ends_are_proper(autojump_clock: MockClock) -> None:
+    near, far = await pair(*connection("tls"))
+    for sender, receiver in ((near, far), (far, near)):
+        await send_all(sender, [b"one ", bytearray(b"two "), memoryview(b"three")], stall=1)
+        assert await receive_exactly(receiver, 13) == b"one two three"
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(partial(send_all, sender, [LARGE], stall=1))
+            assert await receive_exactly(receiver, len(LARGE)) == LARGE
+    target = Target(5)
+    await send_all(far, [b"0123456789"], stall=1)
+    assert await near.receive_into(target) == 5
+    assert await near.receive_into(target) == 5
+    assert target.data == b"0123456789"
+    await far.aclose()
+    assert await near.receive() == b""
+    await near.aclose()
+    assert near.closed
+    assert far.closed
+
+
+async def test_one_can_send_while_another_waits_to_receive(autojump_clock: MockClock) -> None:
+    near, far = await pair(*connection("tls"))
+    async with trio.open_nursery() as nursery:
+
+        async def receive() -> None:
+            assert await near.receive() == b"answer"
+
+        nursery.start_soon(receive)
+        await wait_all_tasks_blocked()
+        await send_all(near, [b"question"], stall=1)
+        assert await far.receive() == b"question"
+        await send_all(far, [b"answer"], stall=1)
+    near.close()
+    far.close()
+
+
+async def test_both_say_http_1_1() -> None:
+    """By ALPN (RFC 7301): a server that also speaks HTTP/2 must not choose that."""
+    server = server_context()
+    server.set_alpn_protocols(["h2", "http/1.1"])
+    near, far = await pair(*connection("tls"), client=trust(client_context()), server=server)
+    assert "http/1.1" in {transport._stream.selected_alpn_protocol() for transport in (near, far)}  # type: ignore[attr-defined]
+    near.close()
+    far.close()
+
+
+@pytest.mark.parametrize(
+    ("server", "client", "name", "reason"),
+    [
+        ("good", "system", NAME, "the certificate is not valid: unable to get local issuer certificate"),
+        ("expired", "trusting", NAME, "the certificate is not valid: certificate has expired"),
+        (
+            "other_name",
+            "trusting",
+            NAME,
+            "the certificate is not valid: Hostname mismatch",
+        ),
+        ("good", "trusting", "10.0.0.9", "the certificate is not valid: IP address mismatch"),
+    ],
+)
+async def test_a_certificate_that_is_not_to_be_trusted(
+    server: str, client: str, name: str, reason: str, autojump_clock: MockClock
+) -> None:
+    near, far = connection("tls")
+    served = server_context(getattr(authority(), server))
+    async with trio.open_nursery() as nursery:
+
+        async def accept() -> None:
+            with pytest.raises((TlsError, trio.BrokenResourceError)):
+                await (await start_tls(far, served, server_side=True)).receive()
+
+        nursery.start_soon(accept)
+        with pytest.raises(TlsError) as caught:
+            await start_tls(near, client_context() if client == "system" else trusting_context(), server_hostname=name)
+    assert str(caught.value).startswith(f"the TLS handshake failed: {reason}")
+    assert near.closed
+
+
+async def test_an_insecure_client_trusts_whoever_answers(autojump_clock: MockClock) -> None:
+    served = server_context(authority().expired)
+    near, far = await pair(*connection("tls"), client=client_context(verify=False), server=served)
+    near.close()
+    far.close()
+
+
+async def test_a_client_shows_its_certificate(tmp_path: Path, autojump_clock: MockClock) -> None:
+    ca, chain, key = write_files(tmp_path, authority().client)
+    server = server_context()
+    server.verify_mode = ssl.CERT_REQUIRED
+    trust(server)
+    near, far = await pair(*connection("tls"), client=client_context(ca=ca, cert=chain, key=key), server=server)
+    await send_all(near, [b"x"], stall=1)
+    assert await far.receive() == b"x"
+    near.close()
+    far.close()
+    # Without one: in TLS 1.3 the client hears of it after the handshake (RFC 8446 section 4.4.2.4).
+    near_end, far_end = connection("tls")
+    async with trio.open_nursery() as nursery:
+
+        async def accept() -> None:
+            with pytest.raises(TlsError, match="peer did not return a certificate"):
+                await start_tls(far_end, server, server_side=True)
+
+        nursery.start_soon(accept)
+        with pytest.raises((TlsError, trio.BrokenResourceError)):
+            await (await start_tls(near_end, client_context(ca=ca), server_hostname=NAME)).receive()
+
+
+async def test_a_peer_that_speaks_no_tls(autojump_clock: MockClock) -> None:
+    near, far = connection("plain")
+    await far.send_some([b"HTTP/1.1 400 Bad Request\r\n\r\n"])
+    with pytest.raises(TlsError, match="the TLS handshake failed: "):
+        await start_tls(near, trusting_context(), server_hostname=NAME)
+    assert near.closed
+
+
+async def test_an_end_without_a_goodbye_is_no_end(autojump_clock: MockClock) -> None:
+    """Else whoever can cut a connection could make a truncated response look whole (RFC 9112 section 9.8)."""
+    near_end, far_end = connection("tls")
+    near, far = await pair(near_end, far_end)
+    await send_all(far, [b"half"], stall=1)
+    far_end.close()
+    assert await near.receive() == b"half"
+    with pytest.raises(trio.BrokenResourceError, match="cut without a TLS goodbye"):
+        await near.receive()
+    near.close()
+
+
+async def test_our_end_goes_out_and_what_still_comes_can_be_read(autojump_clock: MockClock) -> None:
+    """As HTTP/1.1 closes (RFC 9112 section 9.6): the client reads the last response although it is still sending."""
+    near_end, far_end = connection("tls")
+    near, far = await pair(near_end, far_end)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_read_to_the_end, far)
+        await wait_all_tasks_blocked()
+        await far.send_end()
+        await far.send_end()
+        await send_all(near, [b"still uploading"], stall=1)
+        assert await near.receive() == b""
+        assert not far.closed
+        assert far_end.peer.ended
+        await near.aclose()
+    await far.aclose()
+
+
+async def _read_to_the_end(transport: Transport) -> None:
+    try:
+        while await transport.receive():
+            pass
+    except trio.BrokenResourceError:
+        pass
+
+
+@pytest.mark.parametrize("how", ["aclose", "send_end"])
+async def test_a_close_has_a_bound(how: str, autojump_clock: MockClock) -> None:
+    """The peer takes nothing, so that no goodbye can be sent."""
+    near, far = await pair(*connection("tls", capacity=4096))
+    with trio.move_on_after(1) as filling:
+        await send_all(near, [bytes(100_000)], stall=10)
+    assert filling.cancelled_caught
+    started = trio.current_time()
+    if how == "aclose":
+        await near.aclose()
+        assert near.closed
+    else:
+        await near.send_end()
+    assert trio.current_time() - started <= 1
+    near.close()
+    far.close()
+
+
+async def test_a_reset_or_a_close_wakes_whoever_waits(autojump_clock: MockClock) -> None:
+    for way in ("close", "reset"):
+        near, far = await pair(*connection("tls"))
+        async with trio.open_nursery() as nursery:
+
+            async def receive(near: Transport = near) -> None:
+                with pytest.raises(trio.ClosedResourceError):
+                    await near.receive()
+
+            nursery.start_soon(receive)
+            await wait_all_tasks_blocked()
+            getattr(near, way)()
+        with pytest.raises(trio.ClosedResourceError):
+            await near.send_some([b"x"])
+        far.close()
+
+
+async def test_nothing_that_came_is_hidden(autojump_clock: MockClock) -> None:
+    """A second answer that came in one piece with the first is seen by readable_nowait, read or not."""
+    near_end, far_end = connection("tls")
+    near, far = await pair(near_end, far_end)
+    await send_all(far, [b"first"], stall=1)
+    await send_all(far, [b"second"], stall=1)
+    assert near.readable_nowait()
+    assert await near.receive() == b"first"
+    assert near_end.unread == 0
+    assert near.readable_nowait()
+    assert await near.receive() == b"second"
+    assert not near.readable_nowait()
+    await send_all(far, [b"0123456789"], stall=1)
+    assert await near.receive_into(Target(5)) == 5
+    assert near.readable_nowait()
+    near.close()
+    far.close()
+
+
+# Files
+
+
+def test_a_certificate_is_read_again_or_stays_as_it_was(tmp_path: Path) -> None:
+    _, chain, key = write_files(tmp_path)
+    tls = ServerTls(chain, key)
+    first = tls.context
+    tls.reload()
+    second = tls.context
+    assert second is not first
+    chain.write_text("nonsense")
+    with pytest.raises(OSError, match="cannot find a PEM certificate and its key"):
+        tls.reload()
+    assert tls.context is second
+
+
+def test_what_a_certificate_cannot_be_read_from(tmp_path: Path) -> None:
+    ca, chain, key = write_files(tmp_path)
+    with pytest.raises(OSError, match="cannot read '/nowhere'"):
+        ServerTls("/nowhere", key)
+    with pytest.raises(OSError, match="cannot read '/nowhere'"):
+        ServerTls(chain, "/nowhere")
+    with pytest.raises(OSError, match="cannot read"):
+        ServerTls(tmp_path)
+    other = tmp_path / "other.pem"
+    authority().client.private_key_pem.write_to_path(str(other))
+    with pytest.raises(OSError, match="does not belong to the certificate"):
+        ServerTls(chain, other)
+    with pytest.raises(OSError, match="cannot find a PEM certificate and its key"):
+        ServerTls(chain)
+    with pytest.raises(OSError, match="has no PEM certificates in it"):
+        client_context(ca=key)
+    with pytest.raises(OSError, match="cannot read"):
+        client_context(ca="/nowhere")
+    with pytest.raises(ValueError, match="a key needs its certificate"):
+        client_context(ca=ca, key=key)
+
+
+def test_a_key_with_a_passphrase_is_refused_not_asked_for(tmp_path: Path) -> None:
+    from cryptography.hazmat.primitives import serialization
+
+    _, chain, key = write_files(tmp_path)
+    loaded = serialization.load_pem_private_key(key.read_bytes(), password=None)
+    key.write_bytes(
+        loaded.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.BestAvailableEncryption(b"secret"),
+        )
+    )
+    with pytest.raises(OSError, match="has a passphrase"):
+        ServerTls(chain, key)
