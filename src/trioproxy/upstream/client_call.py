@@ -7,10 +7,10 @@ connection, and when to try again.
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypeVar, final
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar, cast, final
 
 import httpx
 import trio
@@ -33,11 +33,14 @@ from ..transport import Buffer, Transport, rest_of
 from .connections import Hold
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Generator, Mapping
 
 _T = TypeVar("_T")
+_TraceCallback: TypeAlias = Callable[[str, dict[str, object]], Awaitable[object]]
 _SMALL: Final = 65536
 """Bytes of a request that are sent without an eye on what comes back."""
+_CLOSE_GRACE: Final = 1.0
+"""Seconds that a request's body may take to clean up."""
 _LIMITS: Final = HeadLimits(size=1 << 18, fields=1000)
 _MAX_INTERIM: Final = 100
 
@@ -52,11 +55,16 @@ class Timeouts:
     __slots__ = ("connect", "pool", "read", "write")
 
     def __init__(self, request: httpx.Request) -> None:
-        given = request.extensions.get("timeout") or {}
+        given = cast("Mapping[str, float | None]", _extension(request, "timeout") or {})
         self.connect = _seconds(given.get("connect"))
         self.read = _seconds(given.get("read"))
         self.write = _seconds(given.get("write"))
         self.pool = _seconds(given.get("pool"))
+
+
+def _extension(request: httpx.Request, name: str) -> object:
+    extensions = cast("Mapping[str, object]", request.extensions)  # pyright: ignore[reportUnknownMemberType] - a dict
+    return extensions.get(name)
 
 
 def _seconds(value: float | None) -> float:
@@ -76,7 +84,7 @@ class Trace:
     __slots__ = ("_callback", "_request")
 
     def __init__(self, request: httpx.Request) -> None:
-        self._callback = request.extensions.get("trace")
+        self._callback = cast("_TraceCallback | None", _extension(request, "trace"))
         self._request = request
 
     async def of(self, name: str, what: Callable[[], Awaitable[_T]]) -> _T:
@@ -87,7 +95,7 @@ class Trace:
         try:
             result = await what()
         except Exception as error:
-            await self._callback(f"{name}.failed", {"exception": error})
+            await self._callback(f"{name}.failed", {"exception": error})  # noqa: ASYNC120 - a cancel may replace it
             raise
         await self._callback(f"{name}.complete", {"return_value": result})
         return result
@@ -167,9 +175,9 @@ class Call:
     async def _send_small(self) -> None:
         buffers: list[Buffer] = [self._head]
         if self._framing.has_body:
-            self._body_begun = True
-            async for data in self._stream:
-                buffers += self._framing.encode(data)
+            async with self._body() as pieces:
+                async for data in pieces:
+                    buffers += self._framing.encode(data)
             buffers += self._framing.end()
         await self._send(buffers)
         self._uploaded = True
@@ -180,7 +188,8 @@ class Call:
         errors: list[Exception] = []
         # Errors are carried out by hand: through a nursery they would come in groups.
         async with trio.open_nursery() as nursery:
-            with trio.CancelScope() as sending:
+            arrived = trio.Event()
+            with trio.CancelScope() as sending:  # noqa: ASYNC912 - the body or the sending waits somewhere
 
                 async def watch() -> None:
                     try:
@@ -190,7 +199,6 @@ class Call:
                     arrived.set()
                     sending.cancel()
 
-                arrived = trio.Event()
                 nursery.start_soon(watch)
                 try:
                     await self._trace.of("http11.send_request_headers", self._send_head)
@@ -212,10 +220,22 @@ class Call:
         await self._send([self._head])
 
     async def _send_body(self) -> None:
-        self._body_begun = True
-        async for data in self._stream:
-            await self._send(self._framing.encode(data))
+        async with self._body() as pieces:
+            async for data in pieces:
+                await self._send(self._framing.encode(data))
         await self._send(self._framing.end())
+
+    @asynccontextmanager
+    async def _body(self) -> AsyncGenerator[AsyncIterator[bytes]]:
+        """The pieces of the body; a generator that makes them is closed, wherever it has got to."""
+        self._body_begun = True
+        pieces = self._stream.__aiter__()
+        try:
+            yield pieces
+        finally:
+            if isinstance(pieces, AsyncGenerator):
+                with trio.move_on_after(_CLOSE_GRACE, shield=True):
+                    await cast("AsyncGenerator[bytes]", pieces).aclose()
 
     async def _send(self, buffers: Sequence[Buffer]) -> None:
         with _as_errors(httpx.WriteError):
@@ -270,7 +290,7 @@ _IDEMPOTENT: Final = frozenset({b"GET", b"HEAD", b"OPTIONS", b"TRACE", b"PUT", b
 
 
 def _head_of(request: httpx.Request, method: bytes) -> bytes:
-    target: bytes = request.extensions.get("target", request.url.raw_path)
+    target = cast("bytes | None", _extension(request, "target")) or request.url.raw_path
     hosts = sum(name.lower() == b"host" for name, _ in request.headers.raw)
     if hosts != 1:
         raise httpx.LocalProtocolError(f"a request has one Host header, not {hosts}")
@@ -386,7 +406,7 @@ class ResponseStream(httpx.AsyncByteStream):
 
     async def _next(self) -> bytes:
         with _as_errors(httpx.ReadError):
-            while True:
+            while True:  # noqa: ASYNC913 - the transport yields after a bounded amount of work
                 if self._closed:
                     raise httpx.ReadError("the response was closed")
                 if not self._pending:
