@@ -170,6 +170,11 @@ class Pool:
             while self._idle and self._idle[0].expires <= now:
                 self._idle.popleft().transport.close()
 
+    def watch_peers(self, patience: float) -> None:
+        """As ``Transport.watch_peer``, for the idle connections: one whose peer has vanished is then not lent."""
+        for idle in self._idle:
+            idle.transport.watch_peer(patience)
+
     def close_idle(self) -> None:
         """Close every idle connection now."""
         while self._idle:
