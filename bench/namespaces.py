@@ -11,8 +11,8 @@ import os
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Final, final
 
@@ -39,27 +39,16 @@ class Host:
         """A command that runs on this host."""
         return ["ip", "netns", "exec", self.namespace, *arguments]
 
-    def socket(self) -> socket.socket:
+    def open_socket(self) -> socket.socket:
         """A TCP socket of this host; the caller itself stays where it is."""
-        made: list[socket.socket] = []
-        failure: list[BaseException] = []
+        with ThreadPoolExecutor(1) as thread:  # which alone moves, and ends here
+            return thread.submit(self._enter_and_open).result()
 
-        def make() -> None:
-            # Only this thread moves, and it ends here.
-            try:
-                with open(f"/run/netns/{self.namespace}", "rb") as file:
-                    if ctypes.CDLL(None, use_errno=True).setns(file.fileno(), _CLONE_NEWNET):
-                        raise OSError(ctypes.get_errno(), f"cannot enter {self.namespace}")
-                made.append(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
-            except BaseException as error:
-                failure.append(error)
-
-        thread = threading.Thread(target=make)
-        thread.start()
-        thread.join()
-        if failure:
-            raise failure[0]
-        return made[0]
+    def _enter_and_open(self) -> socket.socket:
+        with open(f"/run/netns/{self.namespace}", "rb") as file:
+            if ctypes.CDLL(None, use_errno=True).setns(file.fileno(), _CLONE_NEWNET):
+                raise OSError(ctypes.get_errno(), f"cannot enter {self.namespace}")
+        return socket.socket(socket.AF_INET, socket.SOCK_STREAM)
 
 
 @final
