@@ -18,9 +18,7 @@ import errno
 import socket
 import struct
 import sys
-from typing import Final, TypeAlias, final
-
-import trio
+from typing import Final, Protocol, final
 
 _PROBES: Final = 3
 _IDLE: Final[int | None] = getattr(socket, "TCP_KEEPIDLE", None) or getattr(socket, "TCP_KEEPALIVE", None)
@@ -35,7 +33,14 @@ VANISHED: Final = frozenset({errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNRE
 """How a connection fails whose peer has vanished; not the first where a neighbour or a router says why (RFC 1122
 section 4.2.3.9 lets that decide only what is reported in the end)."""
 
-_Socket: TypeAlias = socket.socket | trio.socket.SocketType
+
+class _Socket(Protocol):
+    """What is needed of a socket: Python's own and Trio's have it."""
+
+    @property
+    def family(self) -> int: ...
+    def getsockopt(self, level: int, option: int, size: int, /) -> bytes: ...
+    def setsockopt(self, level: int, option: int, value: int, /) -> None: ...
 
 
 @final
