@@ -19,6 +19,7 @@ def test_the_defaults() -> None:
         "first_event": 600,
         "idle": 300,
         "total": math.inf,
+        "handshake": 10,
         "head": 10,
         "body_stall": 30,
         "write_stall": 60,

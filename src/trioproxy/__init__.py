@@ -4,6 +4,8 @@ Each request runs in a nursery of its own; its body moves through request, forwa
 ownership transfer; the model server learns at once when a client leaves.
 """
 
+from typing import TYPE_CHECKING
+
 from .config import Deadlines, Limits, Settings
 from .errors import Code, Fault, ProxyError
 from .net import Listener, ServerTls, client_context, inherited, listen, listen_unix
@@ -11,6 +13,9 @@ from .phases import ForwardingPhase, RequestPhase, ResponseView, UseAfterMove
 from .process import fix_mmap_threshold
 from .runtime import Outcome, PoolStatistics, Statistics
 from .server import Proxy
+
+if TYPE_CHECKING:
+    from .upstream.pool_transport import PoolTransport
 
 __all__ = [
     "Code",
@@ -21,6 +26,7 @@ __all__ = [
     "Listener",
     "Outcome",
     "PoolStatistics",
+    "PoolTransport",
     "Proxy",
     "ProxyError",
     "RequestPhase",
@@ -36,3 +42,11 @@ __all__ = [
     "listen_unix",
 ]
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> object:
+    if name == "PoolTransport":  # importing httpx takes longer than all the rest
+        from .upstream.pool_transport import PoolTransport
+
+        return PoolTransport
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

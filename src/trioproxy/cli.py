@@ -15,7 +15,7 @@ import threading
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Final, Literal, NamedTuple, TypeVar, final
+from typing import Final, Literal, NamedTuple, TypeVar, final, get_args
 
 import click
 import trio
@@ -23,6 +23,7 @@ import trio
 from . import __version__
 from .bench.mock import MockServer, MockSettings
 from .config import BodyMode, Deadlines, HalfClose, Limits, Settings
+from .http1 import ParserName, default_parser
 from .net import Listener, ServerTls, client_context, inherited, listen, listen_unix
 from .process import fix_mmap_threshold, raise_file_limit, streams_for
 from .server import Proxy
@@ -130,7 +131,7 @@ def _whole(count: float) -> int:
 
 
 def _settings(
-    deadlines: Sequence[str], limits: Sequence[str], body: BodyMode, client_half_close: HalfClose
+    deadlines: Sequence[str], limits: Sequence[str], body: BodyMode, client_half_close: HalfClose, codec: ParserName
 ) -> Settings:
     seconds = _assignments("deadline", deadlines, [item.name for item in fields(Deadlines)])
     counts = _assignments("limit", limits, [item.name for item in fields(Limits)])
@@ -140,6 +141,7 @@ def _settings(
             limits=Limits(**{name: _whole(count) for name, count in counts.items()}),
             body=body,
             client_half_close=client_half_close,
+            codec=codec,
         )
     except (ValueError, OverflowError) as error:
         raise click.UsageError(str(error)) from None
@@ -213,6 +215,13 @@ def _settings(
     show_default=True,
     help="Whether a client that shuts down its sending side has left.",
 )
+@click.option(
+    "--codec",
+    type=click.Choice(get_args(ParserName)),
+    default=default_parser(),
+    show_default=True,
+    help="Which library parses heads; the rules are the same.",
+)
 def serve(
     places: tuple[Place, ...],
     tls_cert: Path | None,
@@ -226,13 +235,14 @@ def serve(
     limits: tuple[str, ...],
     body: BodyMode,
     client_half_close: HalfClose,
+    codec: ParserName,
 ) -> None:
     """Forward requests to model servers until SIGINT or SIGTERM.
 
     The first signal stops accepting and waits for requests in flight, at most for the deadline `drain`; a second one
     ends them at once.
     """
-    settings = _settings(deadlines, limits, body, client_half_close)
+    settings = _settings(deadlines, limits, body, client_half_close, codec)
     tls = _server_tls(tls_cert, tls_key)
     try:
         upstream_tls = client_context(
@@ -244,6 +254,10 @@ def serve(
         proxy = Proxy(upstreams, settings=settings, upstream_tls=upstream_tls)
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--upstream") from None
+    except ImportError:
+        raise click.BadParameter(
+            "llhttp needs the package httptools, which is not installed; take h11", param_hint="--codec"
+        ) from None
     fix_mmap_threshold()
     files = raise_file_limit()
     room = "" if files is None else f", {files} open files allow {streams_for(files)} streams at a time"

@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass, field, fields
 from typing import Literal, final, get_args
 
-from .http1 import ParserName
+from .http1 import ParserName, default_parser
 
 
 @final
@@ -106,8 +106,8 @@ class Settings:
     client_half_close: HalfClose = "cancel"
     """What a client that shuts down its sending side means: it has left, or it only has nothing more to say.
     ``cancel`` deviates from TCP on purpose: it frees the model server at once for every way of leaving."""
-    codec: ParserName = "llhttp"
-    """Which head parser."""
+    codec: ParserName = field(default_factory=default_parser)
+    """Which head parser: ``llhttp`` where httptools is, else ``h11``."""
     resolve_interval: float = 30.0
     """Seconds between two look-ups of an upstream's name."""
 

@@ -6,12 +6,13 @@ import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, final
 
 from trioproxy.errors import Fault, ProxyError
 from trioproxy.http1 import (
     BodyDecoder,
     HeadLimits,
+    HeadParser,
     HeadReader,
     RequestHead,
     ResponseHead,
@@ -22,7 +23,25 @@ from trioproxy.http1 import (
 )
 
 LIMITS = HeadLimits()
-PARSER = head_parser()
+
+
+@final
+class Chosen:
+    """The parser that a test runs on: conftest.py runs each on both."""
+
+    def __init__(self) -> None:
+        self.chosen: HeadParser = head_parser("h11")
+
+    def request(self, head: bytes) -> tuple[bytes, bytes, list[tuple[bytes, bytes]]]:
+        """See HeadParser."""
+        return self.chosen.request(head)
+
+    def response(self, head: bytes) -> tuple[int, list[tuple[bytes, bytes]]]:
+        """See HeadParser."""
+        return self.chosen.response(head)
+
+
+PARSER = Chosen()
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from trioproxy.http1.rules import check_authority, plain_authority
 from .driver import (
     LIMITS,
     PARSER,
+    Refused,
     Unfinished,
     drive_requests,
     drive_responses,
@@ -100,6 +101,14 @@ def test_a_reason_phrase_may_be_missing(line: bytes) -> None:
 def test_framing_of_requests(lines: list[bytes], framing: Framing) -> None:
     for method in (b"GET", b"POST", b"OPTIONS", b"BREW"):
         assert request(with_fields(*lines, line=method + b" / HTTP/1.1")).framing == framing
+
+
+@pytest.mark.parametrize("status", [100, 103, 101, 204])
+@pytest.mark.parametrize("length", [b"1, 1", b"+1", b"01", b"x", b"", b"9" * 20])
+def test_a_length_that_is_none_is_refused_even_where_it_means_nothing(status: int, length: bytes) -> None:
+    """Parsers differ there: found by ``python -m bench.codecs``."""
+    (found,) = drive_responses(b"HTTP/1.1 %d X\r\nContent-Length: %b\r\n\r\n" % (status, length))
+    assert isinstance(found, Refused)
 
 
 @pytest.mark.parametrize(

@@ -115,7 +115,7 @@ def block(fields: list[tuple[bytes, bytes]]) -> bytes:
 
 
 @given(st.sampled_from([b"/", b"http://h/", b"https://h:1/", b"http://[::1]?"]), paths, lines)
-def test_llhttp_reads_every_request_that_passes_the_gate(form: bytes, path: bytes, fields: list[RawField]) -> None:
+def test_it_reads_every_request_that_passes_the_gate(form: bytes, path: bytes, fields: list[RawField]) -> None:
     target = form + path
     raw = b"POST " + target + b" HTTP/1.1\r\nHost:h\r\n" + block(fields)
     read_request_head(raw, PARSER, LIMITS)
@@ -129,7 +129,7 @@ def test_llhttp_reads_every_request_that_passes_the_gate(form: bytes, path: byte
 @example(101, b"", [])
 @example(101, b" Switching", [(b"Upgrade", b"h2c"), (b"Connection", b"upgrade")])
 @given(st.integers(100, 599), text.map(lambda reason: b" " + reason) | st.just(b""), lines)
-def test_llhttp_reads_every_response_that_passes_the_gate(status: int, reason: bytes, fields: list[RawField]) -> None:
+def test_it_reads_every_response_that_passes_the_gate(status: int, reason: bytes, fields: list[RawField]) -> None:
     raw = b"HTTP/1.1 %d" % status + reason + b"\r\n" + block(fields)
     head = read_response_head(raw, PARSER, LIMITS, request_method=b"GET")
     assert (head.status, head.reason) == (status, reason.strip(b" \t"))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -16,6 +15,7 @@ import pytest
 import trio
 from trio.testing import memory_stream_pair, wait_all_tasks_blocked
 
+from bench.strict import dechunk, requests_in
 from trioproxy import Proxy
 from trioproxy.net import Address, StreamTransport
 from trioproxy.transport import Transport
@@ -24,70 +24,8 @@ VECTORS: Final = Path(__file__).parent.parent / "vectors"
 FOLLOWING: Final = b"GET /following HTTP/1.1\r\nHost: a\r\n\r\n"
 OK: Final = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
-_head = re.compile(
-    rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]+) ([!-\"$-~]+) HTTP/1\.1\r\n"
-    rb"((?:[!#$%&'*+\-.^_`|~0-9A-Za-z]+: [\t\x20-\x7e\x80-\xff]*\r\n)*)\r\n"
-)
-_chunk = re.compile(rb"([0-9a-f]+)\r\n")
 _status = re.compile(rb"HTTP/1\.1 ([0-9]{3}) [^\r\n]*\r\n((?:[^\r\n:]+: [^\r\n]*\r\n)*)\r\n")
 _looks_like_coding = re.compile(rb"(?i)^[^:]*transfer[^a-z]?encoding", re.MULTILINE)
-
-
-class Message(NamedTuple):
-    """One request as the strict origin read it."""
-
-    method: bytes
-    target: bytes
-    head: bytes
-    body: bytes
-
-
-class AmbiguousError(Exception):
-    """Bytes that a strict origin refuses."""
-
-
-def requests_in(data: bytes) -> Iterator[Message]:
-    """The complete requests in what an upstream received, by a parser that takes nothing but the plainest form."""
-    while data:
-        match = _head.match(data)
-        if match is None:
-            if b"\r\n\r\n" in data:
-                raise AmbiguousError(data)
-            return
-        method, target, block = match.groups()
-        fields = [line.split(b": ", 1) for line in block.split(b"\r\n")[:-1]]
-        lengths = [value for name, value in fields if name.lower() == b"content-length"]
-        codings = [value for name, value in fields if name.lower() == b"transfer-encoding"]
-        if len(lengths) + len(codings) > 1 or codings not in ([], [b"chunked"]):
-            raise AmbiguousError(data)
-        data = data[match.end() :]
-        if codings:
-            body, data, complete = _dechunk(data)
-            if not complete:
-                return
-        else:
-            size = int(lengths[0]) if lengths else 0
-            if len(data) < size:
-                return
-            body, data = data[:size], data[size:]
-        yield Message(method, target, match[0], body)
-
-
-def _dechunk(data: bytes) -> tuple[bytes, bytes, bool]:
-    body = b""
-    while match := _chunk.match(data):
-        size = int(match[1], 16)
-        data = data[match.end() :]
-        if len(data) < size + 2:
-            return body, data, False
-        if data[size : size + 2] != b"\r\n":
-            raise AmbiguousError(data)
-        if size == 0:
-            return body, data[2:], True
-        body, data = body + data[:size], data[size + 2 :]
-    if b"\r\n" in data:
-        raise AmbiguousError(data)
-    return body, data, False
 
 
 class Played(NamedTuple):
@@ -187,5 +125,5 @@ async def test_responses(vector: dict[str, str], autojump_clock: trio.testing.Mo
     elif length:
         assert len(body) <= int(length[1])
     elif chunked:
-        _, rest, complete = _dechunk(body)
+        _, rest, complete = dechunk(body)
         assert not complete or rest == b""

@@ -1,8 +1,8 @@
 """HTTP/1.1 without I/O, both roles: bytes in, heads and payload out, or a refusal that says what was wrong.
 
-The parts, from the wire inwards: gate.py (raw bytes), llhttp.py behind parsers.py (a head into fields), rules.py (what
-the fields mean), heads.py (all of it, in order); framing.py, decoders.py and chunked.py (bodies); fields.py and
-serialize.py on the way out.
+The parts, from the wire inwards: gate.py (raw bytes), llhttp.py or h11_parser.py behind parsers.py (a head into
+fields), rules.py (what the fields mean), heads.py (all of it, in order); framing.py, decoders.py and chunked.py
+(bodies); fields.py and serialize.py on the way out.
 """
 
 from .decoders import LengthDecoder, decoder
@@ -10,7 +10,7 @@ from .fields import FieldFilter, end_to_end, get, get_all, pairs
 from .framing import CHUNKED, NO_BODY, UNTIL_CLOSE, BodyDecoder, Field, Framing, FramingKind
 from .gate import HeadLimits
 from .heads import HeadReader, RequestHead, ResponseHead, read_request_head, read_response_head
-from .parsers import HeadParser, ParserName, head_parser
+from .parsers import HeadParser, ParserName, default_parser, head_parser
 from .serialize import (
     CHUNK_END,
     LAST_CHUNK,
@@ -44,6 +44,7 @@ __all__ = [
     "ResponseHead",
     "chunk_prefix",
     "decoder",
+    "default_parser",
     "end_to_end",
     "field_block",
     "get",

@@ -250,7 +250,10 @@ def _response(status: int, reason: bytes, http_11: bool, raw: list[RawField], re
     connection = found.get(b"connection")
     keep_alive = http_11 if connection is None else rules.keep_alive(connection, http_11)
     if status < 200 or status == 204:
-        # They have no body whatever they say, so what they say is left out (RFC 9110 section 8.6).
+        # They have no body whatever they say, so what they say is left out (RFC 9110 section 8.6); but nobody who
+        # writes a length that is none can be trusted with where the next response begins.
+        if length is not None:
+            rules.framing(length, None, http_11, _UPSTREAM)
         if length is not None or coding is not None:
             fields = [field for field in fields if field[0] not in _ONCE]
         framing = NO_BODY

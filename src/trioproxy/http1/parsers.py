@@ -7,12 +7,13 @@ is compared with what the gate saw.
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import Literal, Protocol
 
 from .gate import RawField
 
-ParserName = Literal["llhttp"]
-"""The parsers there are. The other one to come is h11, for where httptools does not run."""
+ParserName = Literal["llhttp", "h11"]
+"""The parsers there are: h11 for where httptools does not run, and to judge the other one (docs/codecs.md)."""
 
 
 class ParserRefusal(Exception):  # noqa: N818 - not an error of ours: a verdict, which the rules may explain better
@@ -34,10 +35,19 @@ class HeadParser(Protocol):
         ...
 
 
-def head_parser(name: ParserName = "llhttp") -> HeadParser:
+def default_parser() -> ParserName:
+    """The faster one that is there."""
+    return "llhttp" if find_spec("httptools") else "h11"
+
+
+def head_parser(name: ParserName) -> HeadParser:
     """The parser called `name`. Raises ImportError where its library is not installed (httptools is for CPython)."""
     if name == "llhttp":
         from .llhttp import LlhttpParser  # only the library that is used must be there
 
         return LlhttpParser()
+    if name == "h11":
+        from .h11_parser import H11Parser
+
+        return H11Parser()
     raise ValueError(f"there is no head parser called {name!r}")

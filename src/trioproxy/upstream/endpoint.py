@@ -132,7 +132,7 @@ class Endpoint:
             return
         self._resolving = True
         try:
-            found = await trio.to_thread.run_sync(_look_up, self.host, self.port, limiter=limiter)
+            found = await trio.to_thread.run_sync(look_up, self.host, self.port, limiter=limiter)
         except (OSError, UnicodeError) as error:  # the second for a name that cannot be one
             self.failure = str(error)
         else:
@@ -149,7 +149,8 @@ class Endpoint:
         return bool(self._addresses)
 
 
-def _look_up(host: str, port: int) -> list[Address]:
+def look_up(host: str, port: int) -> list[Address]:
+    """Ask the system's resolver; blocks. Raises OSError, and UnicodeError for a name that cannot be one."""
     found = [
         Address(family, sockaddr)
         for family, _, _, _, sockaddr in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)

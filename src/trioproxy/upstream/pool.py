@@ -11,15 +11,17 @@ check-out awaits, so that no cancel can fall between taking a connection and not
 from __future__ import annotations
 
 import enum
+import math
 import ssl
 from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
 from typing import Final, final
 
 import trio
 
 from ..errors import Code, ProxyError
-from ..net import Connector, TlsError, connect, dial, start_tls
+from ..net import Address, Connector, TlsError, connect, dial, start_tls
 from ..transport import Transport
 from .endpoint import Endpoint
 
@@ -63,9 +65,11 @@ class Pool:
     :param keep_alive: seconds after which an idle connection is closed: less than the endpoint's own limit, so
         that it is not closed by the other side just when it is used.
     :param tls: for an endpoint that speaks TLS: whom to trust, and what to show.
+    :param addresses: where to connect to, in place of the endpoint's own addresses.
     """
 
     __slots__ = (
+        "_addresses",
         "_connect",
         "_idle",
         "_keep_alive",
@@ -85,6 +89,7 @@ class Pool:
         keep_alive: float,
         connector: Connector = connect,
         tls: ssl.SSLContext | None = None,
+        addresses: Callable[[], Awaitable[Sequence[Address]]] | None = None,
     ) -> None:
         if endpoint.tls and tls is None:
             raise ValueError(f"{endpoint.url} needs a TLS context")
@@ -96,6 +101,7 @@ class Pool:
         self._connect: Final = connector
         self._keep_alive = keep_alive
         self._tls = tls
+        self._addresses: Final = addresses or endpoint.addresses
         self._idle: deque[Idle] = deque()  # oldest first; the newest is taken first
         self._wake = trio.Event()
 
@@ -138,7 +144,7 @@ class Pool:
         """
         self.connecting += 1
         try:
-            transport = await dial(await self.endpoint.addresses(), self._connect)
+            transport = await dial(await self._addresses(), self._connect)
             if self.endpoint.tls:
                 assert self._tls is not None
                 transport = await start_tls(transport, self._tls, server_hostname=self.endpoint.host)
@@ -166,9 +172,22 @@ class Pool:
                 await self._wake.wait()
                 continue
             await trio.sleep_until(self._idle[0].expires)
-            now = trio.current_time()
-            while self._idle and self._idle[0].expires <= now:
-                self._idle.popleft().transport.close()
+            self.close_expired_nowait()
+
+    def close_expired_nowait(self) -> None:
+        """Close the idle connections whose time is up."""
+        now = trio.current_time()
+        while self._idle and self._idle[0].expires <= now:
+            self._idle.popleft().transport.close()
+
+    @property
+    def next_expiry(self) -> float:
+        """When the connection that has been idle for longest expires; infinite if none is idle."""
+        return self._idle[0].expires if self._idle else math.inf
+
+    def close_oldest_nowait(self) -> None:
+        """Close the connection that has been idle for longest."""
+        self._idle.popleft().transport.close()
 
     def watch_peers(self, patience: float) -> None:
         """As ``Transport.watch_peer``, for the idle connections: one whose peer has vanished is then not lent."""
