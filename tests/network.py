@@ -42,6 +42,10 @@ class End:
         self.closed = False
         self.broken = False
         """The peer reset the connection, or it is known to be gone."""
+        self.vanished = False
+        """It is broken since the peer answered nothing any more."""
+        self.watched: Final[list[float]] = []
+        """When it was looked whether the peer answers, and how long that may take."""
         self.ended = False
         """The peer sends nothing more; what it has sent comes first."""
         self.sent: Final = bytearray()
@@ -160,6 +164,15 @@ class End:
     def readable_nowait(self) -> bool:
         """As ``Transport.readable_nowait``."""
         return bool(self._incoming) or self.ended or self.broken
+
+    def watch_peer(self, patience: float) -> None:
+        """As ``Transport.watch_peer``."""
+        self.watched.append(patience)
+
+    def vanish(self) -> None:
+        """Be told by the system that the peer answers nothing any more."""
+        self.vanished = True
+        self._break()
 
     async def send_end(self) -> None:
         """As ``Transport.send_end``: a FIN."""

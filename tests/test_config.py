@@ -28,6 +28,8 @@ def test_the_defaults() -> None:
         "linger": 5,
         "overload": 5,
         "drain": 30,
+        "vanished": 30,
+        "handshake": 10,
     }
     limits = Limits()
     assert (limits.head_size, limits.head_fields, limits.target_size) == (65536, 100, 8192)
@@ -42,10 +44,21 @@ def test_a_deadline_that_is_none(name: str, value: float) -> None:
         Deadlines(**{name: value})
 
 
-@pytest.mark.parametrize("name", [item.name for item in dataclasses.fields(Deadlines)])
+@pytest.mark.parametrize("name", [item.name for item in dataclasses.fields(Deadlines) if item.name != "vanished"])
 @pytest.mark.parametrize("value", [0, 0.5, math.inf])
 def test_a_deadline(name: str, value: float) -> None:
     assert getattr(Deadlines(**{name: value}), name) == value
+
+
+@pytest.mark.parametrize("value", [4, 7.5, 32767, math.inf])
+def test_when_a_peer_counts_as_vanished(value: float) -> None:
+    assert Deadlines(vanished=value).vanished == value
+
+
+@pytest.mark.parametrize("value", [0, 3.9, 32768, 1e300])
+def test_when_no_system_could_tell_that_a_peer_has_vanished(value: float) -> None:
+    with pytest.raises(ValueError, match="deadline 'vanished' must be from 4 to 32767 s, or inf"):
+        Deadlines(vanished=value)
 
 
 @pytest.mark.parametrize("name", [item.name for item in dataclasses.fields(Limits)])

@@ -32,6 +32,7 @@ class Script:
         log: Callable[[str], None] = lambda note: None,
     ) -> None:
         self.closed = False
+        self.vanished = False
         self.taken = bytearray()
         self._takes = list(takes)
         self._gives = list(gives)
@@ -71,6 +72,9 @@ class Script:
 
     def readable_nowait(self) -> bool:
         return bool(self._gives)
+
+    def watch_peer(self, patience: float) -> None:
+        raise NotImplementedError
 
     async def send_end(self) -> None:
         raise NotImplementedError

@@ -49,7 +49,7 @@ class AnswerReader:
     async def receive(self) -> Answer:
         """Wait for the final head.
 
-        :raises ProxyError: ``UPSTREAM_CLOSED`` or ``BAD_RESPONSE``.
+        :raises ProxyError: ``UPSTREAM_CLOSED``, ``UPSTREAM_VANISHED`` or ``BAD_RESPONSE``.
         :raises ClientGone: the client left while an interim response was passed on.
         :raises ClientStalled: it did not take that.
         """
@@ -59,10 +59,17 @@ class AnswerReader:
                 return answer
 
     async def read(self) -> bytes:
-        """The next bytes, empty at the end. Cancelled, it has taken nothing, and can be called again."""
+        """The next bytes, empty at the end. Cancelled, it has taken nothing, and can be called again.
+
+        :raises ProxyError: ``UPSTREAM_VANISHED``.
+        """
         try:
             return await self._transport.receive()
         except trio.BrokenResourceError:
+            if self._transport.vanished:
+                raise ProxyError(
+                    Code.UPSTREAM_VANISHED, "the upstream's host stopped answering before the upstream had"
+                ) from None
             return b""
 
     async def take(self, data: bytes) -> Answer | None:

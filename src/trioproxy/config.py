@@ -39,6 +39,9 @@ class Deadlines:
     """Between two reads of a request's body."""
     write_stall: float = 60.0
     """While the client takes nothing of what is there for it."""
+    vanished: float = 30.0
+    """While a peer's system, client's or upstream's, answers nothing, not even a probe. At least 4 s: systems count
+    whole seconds."""
     client_keep_alive: float = 75.0
     """A client's connection between requests: above the 60 s of the usual load balancers."""
     upstream_keep_alive: float = 4.0
@@ -55,6 +58,8 @@ class Deadlines:
             value: object = getattr(self, item.name)
             if not isinstance(value, int | float) or isinstance(value, bool) or math.isnan(value) or value < 0:
                 raise ValueError(f"deadline {item.name!r} must be a number of seconds ≥ 0, got {value!r}")
+        if not (4 <= self.vanished <= 32767 or self.vanished == math.inf):  # the most that Linux takes
+            raise ValueError(f"deadline 'vanished' must be from 4 to 32767 s, or inf, got {self.vanished!r}")
 
 
 @final

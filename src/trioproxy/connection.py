@@ -127,6 +127,12 @@ class ClientConnection:
         if self._state is _HEAD and not self._heads.started:
             self._leave()
 
+    def watch_peers(self, patience: float) -> None:
+        """As ``Transport.watch_peer``, for the client's connection and for that of its request's upstream."""
+        self._transport.watch_peer(patience)
+        if self._exchange is not None:
+            self._exchange.watch_peer(patience)
+
     # The reader.
 
     async def _read(self) -> None:

@@ -48,6 +48,7 @@ class Code(enum.Enum):
     TOTAL_TIMEOUT = "total_timeout"
     BAD_RESPONSE = "bad_response"
     UPSTREAM_CLOSED = "upstream_closed"
+    UPSTREAM_VANISHED = "upstream_vanished"
     INTERNAL = "internal_error"
 
 
@@ -86,6 +87,7 @@ RULES: Final[dict[Code, Rule]] = {
     Code.TOTAL_TIMEOUT: Rule(504, Fault.UPSTREAM, False),
     Code.BAD_RESPONSE: Rule(502, Fault.UPSTREAM, False),
     Code.UPSTREAM_CLOSED: Rule(502, Fault.UPSTREAM, False),
+    Code.UPSTREAM_VANISHED: Rule(504, Fault.UPSTREAM, False),
     Code.INTERNAL: Rule(500, Fault.PROXY, False),
 }
 

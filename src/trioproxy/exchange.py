@@ -165,6 +165,11 @@ class Exchange:
             if self._nursery is not None:
                 self._nursery.cancel_scope.cancel()
 
+    def watch_peer(self, patience: float) -> None:
+        """As ``Transport.watch_peer``, for the upstream's connection."""
+        if self._lease is not None and self._lease.transport is not None:
+            self._lease.transport.watch_peer(patience)
+
     def expire(self) -> None:
         """End the exchange since its deadline has passed; the client is told, if its response has not begun."""
         if self.outcome is None and self._failure is None:
@@ -369,7 +374,7 @@ class Exchange:
                 self._await(_FIRST_BYTE, self._deadlines.first_byte)
                 answer = await reader.receive()
         except ProxyError as error:
-            if again and reader.silent and error.code is Code.UPSTREAM_CLOSED:
+            if again and reader.silent and error.code in (Code.UPSTREAM_CLOSED, Code.UPSTREAM_VANISHED):
                 raise _StaleConnectionError from None
             raise
         return answer, view or forwarding.responded()

@@ -116,5 +116,6 @@ class Relay:
             try:
                 data = await self._source.receive()
             except trio.BrokenResourceError as error:
-                raise ProxyError(Code.UPSTREAM_CLOSED, f"the upstream broke off its response: {error}") from None
+                code = Code.UPSTREAM_VANISHED if self._source.vanished else Code.UPSTREAM_CLOSED
+                raise ProxyError(code, f"the upstream broke off its response: {error}") from None
             buffers = self.feed(data)

@@ -66,6 +66,7 @@ _TIMEOUTS: Final = frozenset(
         Code.FIRST_EVENT_TIMEOUT,
         Code.IDLE_TIMEOUT,
         Code.TOTAL_TIMEOUT,
+        Code.UPSTREAM_VANISHED,
     }
 )
 

@@ -18,7 +18,7 @@ import trio
 
 from .config import Settings
 from .connection import ClientConnection
-from .net import Connector, Listener, ServerTls, TlsError, connect, listen, start_tls, transport_for
+from .net import Connector, Listener, ServerTls, TlsError, connect, interval_for, listen, start_tls, transport_for
 from .runtime import Runtime, Statistics
 from .transport import Transport
 from .upstream.endpoint import Endpoint
@@ -26,6 +26,7 @@ from .upstream.request import Client
 
 _logger: Final = logging.getLogger("trioproxy")
 _ACCEPTS_BEFORE_YIELD: Final = 64
+_WATCHED_BEFORE_YIELD: Final = 200
 _ACCEPT_PAUSE: Final = 0.1
 _RESOLVE_RETRY: Final = 1.0
 _LISTENER_IS_BROKEN: Final = frozenset({errno.EBADF, errno.EINVAL, errno.ENOTSOCK, errno.EOPNOTSUPP})
@@ -76,6 +77,7 @@ class Proxy:
         self._serving: set[trio.CancelScope] = set()
         self._drain_until = math.inf
         self._users = 0
+        self._peers_watched = -math.inf
 
     def statistics(self) -> Statistics:
         """What the proxy is doing and has done."""
@@ -232,7 +234,8 @@ class Proxy:
 
     @asynccontextmanager
     async def _housekeeping(self) -> AsyncGenerator[None, None]:
-        """What must run while clients are served: names are resolved, idle connections to upstreams are closed."""
+        """What must run while clients are served: names are resolved, idle connections to upstreams are closed, peers
+        that have vanished are found."""
         self._users += 1
         try:
             async with trio.open_nursery() as nursery:
@@ -240,6 +243,8 @@ class Proxy:
                     nursery.start_soon(pool.close_expired)
                     if not pool.endpoint.literal:
                         nursery.start_soon(self._keep_resolved, pool.endpoint)
+                if self._runtime.settings.deadlines.vanished < math.inf:
+                    nursery.start_soon(self._watch_peers)
                 yield
                 nursery.cancel_scope.cancel()
         finally:
@@ -247,6 +252,21 @@ class Proxy:
             if not self._users:
                 for pool in self._runtime.rotation.pools:
                     pool.close_idle()
+
+    async def _watch_peers(self) -> None:
+        patience = self._runtime.settings.deadlines.vanished
+        interval = interval_for(patience)
+        while True:
+            await trio.sleep(interval)
+            if trio.current_time() < self._peers_watched + interval:
+                continue  # another user of this proxy does it
+            self._peers_watched = trio.current_time()
+            for pool in self._runtime.rotation.pools:
+                pool.watch_peers(patience)
+            for count, connection in enumerate(list(self._connections)):
+                if count % _WATCHED_BEFORE_YIELD == 0:
+                    await trio.lowlevel.checkpoint()
+                connection.watch_peers(patience)
 
     async def _keep_resolved(self, endpoint: Endpoint) -> None:
         told: str | None = None

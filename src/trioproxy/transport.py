@@ -78,9 +78,19 @@ class Transport(Protocol):
         """Close, with whatever the transport says goodbye with, in bounded time. Idempotent, cancel-safe."""
         ...
 
+    def watch_peer(self, patience: float) -> None:
+        """Have the connection break when the peer's system answers nothing for so many seconds, as far as the system
+        can tell. To be called again every sixth of that."""
+        ...
+
     @property
     def closed(self) -> bool:
         """Whether this side has closed it."""
+        ...
+
+    @property
+    def vanished(self) -> bool:
+        """Whether it broke since the peer's system answers nothing, or cannot be reached, any more."""
         ...
 
 

@@ -70,6 +70,21 @@ async def test_one_can_send_while_another_waits_to_receive(autojump_clock: MockC
     far.close()
 
 
+async def test_a_peer_that_vanishes_does_so_below(autojump_clock: MockClock) -> None:
+    below, far_below = connection("tls")
+    near, far = await pair(below, far_below)
+    near.watch_peer(30)
+    assert below.watched == [30]
+    below.vanish()
+    for _ in range(2):
+        with pytest.raises(trio.BrokenResourceError):
+            await near.receive()
+    assert near.vanished
+    assert not far.vanished
+    near.close()
+    far.close()
+
+
 async def test_both_say_http_1_1() -> None:
     """By ALPN (RFC 7301): a server that also speaks HTTP/2 must not choose that."""
     server = server_context()

@@ -24,6 +24,8 @@ class Line:
     def __init__(self, name: str = "") -> None:
         self.name = name
         self.closed = False
+        self.vanished = False
+        self.watched: list[float] = []
         self.was_reset = False
         self.readable = False
 
@@ -47,6 +49,9 @@ class Line:
 
     def readable_nowait(self) -> bool:
         return self.readable or self.closed
+
+    def watch_peer(self, patience: float) -> None:
+        self.watched.append(patience)
 
     async def send_end(self) -> None:
         raise AssertionError("the pool closes or resets")

@@ -7,6 +7,7 @@ live here: anything that knows what the bytes mean.
 
 from .dial import Address, Connector, connect, dial
 from .listening import Listener, inherited, listen, listen_unix
+from .liveness import interval_for
 from .sockets import RECEIVE_SIZE, SocketTransport
 from .streams import StreamTransport, transport_for
 from .tls import ServerTls, TlsError, client_context, start_tls
@@ -24,6 +25,7 @@ __all__ = [
     "connect",
     "dial",
     "inherited",
+    "interval_for",
     "listen",
     "listen_unix",
     "start_tls",

@@ -22,6 +22,7 @@ from typing import Final, final
 import trio
 
 from ..transport import Buffer, ReceiveTarget
+from .liveness import VANISHED, LivenessWatch
 
 RECEIVE_SIZE: Final = 16384
 """The most that one receive returns, in bytes: a block of this size is made whatever comes, and one that is above the
@@ -80,7 +81,19 @@ class SocketTransport:
         wrong for a client, whose leaving must be seen before its request is forwarded.
     """
 
-    __slots__ = ("_calls", "_drained", "_hangup", "_patient", "_receiving", "_sending", "_sock", "_spent", "closed")
+    __slots__ = (
+        "_calls",
+        "_drained",
+        "_error",
+        "_hangup",
+        "_liveness",
+        "_patient",
+        "_receiving",
+        "_sending",
+        "_sock",
+        "_spent",
+        "closed",
+    )
 
     def __init__(self, sock: socket.socket, *, patient: bool = False) -> None:
         self._sock = sock
@@ -91,6 +104,9 @@ class SocketTransport:
         self._spent = 0
         self._drained = False
         self._hangup = HangupWatch()
+        self._liveness: LivenessWatch | None = None
+        self._error: OSError | None = None
+        """What broke it. The kernel tells it once, to whoever comes first; after that it is an end like any other."""
         self.closed = False
 
     def __repr__(self) -> str:
@@ -109,6 +125,8 @@ class SocketTransport:
                     await self._wait_readable()
                 try:
                     data = self._sock.recv(RECEIVE_SIZE)
+                    if not data and self._error is not None:
+                        raise self._error
                 except BlockingIOError:
                     wait = True
                 except OSError as error:
@@ -133,6 +151,8 @@ class SocketTransport:
                 try:
                     with target.window() as window:
                         count = self._sock.recv_into(window)
+                    if not count and self._error is not None:
+                        raise self._error
                 except BlockingIOError:
                     await self._wait_readable()
                 except OSError as error:
@@ -217,6 +237,18 @@ class SocketTransport:
             return True
         return True
 
+    def watch_peer(self, patience: float) -> None:
+        if self.closed:
+            return
+        if self._liveness is None:
+            self._liveness = LivenessWatch(self._sock, patience)
+        self._liveness.check()
+
+    @property
+    def vanished(self) -> bool:
+        """As ``Transport.vanished``."""
+        return self._error is not None and self._error.errno in VANISHED
+
     async def send_end(self) -> None:
         with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_WR)
@@ -245,6 +277,7 @@ class SocketTransport:
     def _failure(self, error: OSError) -> Exception:
         if self.closed:
             return trio.ClosedResourceError("this transport was closed")
+        self._error = error.with_traceback(None)
         return trio.BrokenResourceError(f"the connection broke: {error.strerror or error}")
 
 

@@ -14,6 +14,7 @@ from typing import Final, Protocol, TypeAlias, cast, final, runtime_checkable
 import trio
 
 from ..transport import Buffer, ReceiveTarget, Transport
+from .liveness import LivenessWatch
 from .sockets import LINGER_ZERO, RECEIVE_SIZE, HangupWatch, adopt
 
 _CLOSE_GRACE: Final = 1.0
@@ -26,13 +27,15 @@ class StreamTransport:
     Where there is a socket below it, that is watched and reset as a plain one would be.
     """
 
-    __slots__ = ("_hangup", "_socket", "_stream", "closed")
+    __slots__ = ("_hangup", "_liveness", "_socket", "_stream", "closed", "vanished")
 
     def __init__(self, stream: trio.abc.Stream) -> None:
         self._stream = stream
         self._socket = _socket_below(stream)
         self._hangup = HangupWatch()
+        self._liveness: LivenessWatch | None = None
         self.closed = False
+        self.vanished = False  # Trio tells only that it broke
 
     def __repr__(self) -> str:
         return f"<StreamTransport {self._stream!r}{' closed' if self.closed else ''}>"
@@ -73,6 +76,13 @@ class StreamTransport:
 
     def readable_nowait(self) -> bool:
         return False
+
+    def watch_peer(self, patience: float) -> None:
+        if self._socket is None or self.closed:
+            return
+        if self._liveness is None:
+            self._liveness = LivenessWatch(self._socket, patience)
+        self._liveness.check()
 
     async def send_end(self) -> None:
         _close_sending_side(self._stream)

@@ -178,6 +178,14 @@ class TlsTransport:
     def readable_nowait(self) -> bool:
         return bool(self._records.held) or bool(self._stream.pending()) or self._below.readable_nowait()
 
+    def watch_peer(self, patience: float) -> None:
+        self._below.watch_peer(patience)
+
+    @property
+    def vanished(self) -> bool:
+        """As ``Transport.vanished``."""
+        return self._below.vanished
+
     async def send_end(self) -> None:
         if not self._ended and not self.closed:
             self._ended = True

@@ -189,6 +189,11 @@ class Pool:
         """Close the connection that has been idle for longest."""
         self._idle.popleft().transport.close()
 
+    def watch_peers(self, patience: float) -> None:
+        """As ``Transport.watch_peer``, for the idle connections: one whose peer has vanished is then not lent."""
+        for idle in self._idle:
+            idle.transport.watch_peer(patience)
+
     def close_idle(self) -> None:
         """Close every idle connection now."""
         while self._idle:
