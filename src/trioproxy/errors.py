@@ -78,7 +78,7 @@ RULES: Final[dict[Code, Rule]] = {
     Code.SHUTTING_DOWN: Rule(503, Fault.PROXY, True),
     Code.NO_UPSTREAM: Rule(503, Fault.UPSTREAM, True),
     Code.CONNECT_FAILED: Rule(503, Fault.UPSTREAM, True),
-    Code.TLS_FAILED: Rule(502, Fault.UPSTREAM, True),
+    Code.TLS_FAILED: Rule(502, Fault.UPSTREAM, False),
     Code.CONNECT_TIMEOUT: Rule(504, Fault.UPSTREAM, True),
     Code.SEND_TIMEOUT: Rule(504, Fault.UPSTREAM, False),
     Code.FIRST_BYTE_TIMEOUT: Rule(504, Fault.UPSTREAM, False),
