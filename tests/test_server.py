@@ -272,7 +272,7 @@ async def test_a_name_is_looked_up_while_clients_are_served_and_a_failure_is_no_
         dialled.append(address.sockaddr)
         raise ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")
 
-    monkeypatch.setattr("trioproxy.upstream.endpoint._look_up", look_up)
+    monkeypatch.setattr("trioproxy.upstream.endpoint.look_up", look_up)
     monkeypatch.setattr(server, "_RESOLVE_RETRY", 0.05)
     proxy = Proxy(["http://model:80"], settings=Settings(resolve_interval=0.1), connector=connector)
     near, far = memory_stream_pair()

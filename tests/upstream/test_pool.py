@@ -219,7 +219,7 @@ async def test_the_addresses_of_a_name_are_tried_in_order(
         assert host == "model"
         return [Address(socket.AF_INET, (f"10.0.0.{number}", port)) for number in (1, 2, 3)]
 
-    monkeypatch.setattr("trioproxy.upstream.endpoint._look_up", look_up)
+    monkeypatch.setattr("trioproxy.upstream.endpoint.look_up", look_up)
     await endpoint.resolve(trio.CapacityLimiter(1))
     pool = Pool(endpoint, keep_alive=4, connector=lines.connect)
     lines.refusing = {"10.0.0.1", "10.0.0.2"}
