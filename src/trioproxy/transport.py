@@ -1,6 +1,6 @@
 """What a connection is to the rest of the proxy: a duplex of bytes with synchronous closing.
 
-Lives here: the interface, and what can be said in its terms alone. Does not live here: any socket (net.py).
+Lives here: the interface, and what can be said in its terms alone. Does not live here: any socket (net/).
 """
 
 from __future__ import annotations
