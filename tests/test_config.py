@@ -29,7 +29,6 @@ def test_the_defaults() -> None:
         "overload": 5,
         "drain": 30,
         "vanished": 30,
-        "handshake": 10,
     }
     limits = Limits()
     assert (limits.head_size, limits.head_fields, limits.target_size) == (65536, 100, 8192)

@@ -39,7 +39,7 @@ def test_a_rule_makes_sense(code: Code) -> None:
 def test_an_error_has_the_outcome_of_its_fault(code: Code) -> None:
     outcome = outcome_of(ProxyError(code, "x"))
     assert outcome not in (Outcome.COMPLETED, Outcome.CLIENT_CLOSED, Outcome.DRAINED)
-    if code.value.endswith("_timeout"):
+    if code.value.endswith("_timeout") or code is Code.UPSTREAM_VANISHED:
         waited_for_client = code is Code.REQUEST_TIMEOUT
         assert outcome is (Outcome.CLIENT_STALLED if waited_for_client else Outcome.UPSTREAM_TIMEOUT)
     elif RULES[code].fault is Fault.UPSTREAM:
