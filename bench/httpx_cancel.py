@@ -66,7 +66,7 @@ async def survey(kind: str, *, seconds: float, seed: int) -> Survey:
     async def ask(client: httpx.AsyncClient, url: str, until: float) -> None:
         nonlocal completed, cancelled, failed
         while trio.current_time() < until:
-            with trio.move_on_after(random.random() * _LONGEST) as scope:
+            with trio.move_on_after(random.random() * _LONGEST) as scope:  # noqa: ASYNC912 - a request has some
                 try:
                     # Some close their connection, so that there is always one to be opened.
                     headers = {"connection": "close"} if random.random() < 0.3 else {}
@@ -89,6 +89,8 @@ async def survey(kind: str, *, seconds: float, seed: int) -> Survey:
         answered = False
         with trio.move_on_after(_PATIENCE):
             answered = (await client.get(url)).status_code == 200
+        with trio.move_on_after(_PATIENCE):
+            await client.aclose()
         nursery.cancel_scope.cancel()
     return Survey(completed, cancelled, failed, afterwards, clean, answered)
 
@@ -98,7 +100,7 @@ def _state(transport: httpx.AsyncBaseTransport) -> tuple[str, bool]:
         counts = transport.counts
         return repr(counts), counts.held == counts.connecting == counts.waiting == 0
     assert isinstance(transport, httpx.AsyncHTTPTransport)
-    connections = Counter(str(connection.info()) for connection in transport._pool.connections)
+    connections = Counter(str(connection.info()) for connection in transport._pool.connections)  # pyright: ignore[reportPrivateUsage] - httpx shows it nowhere
     states = ", ".join(f"{count} × {state}" for state, count in connections.items())
     return f"{sum(connections.values())} connections: {states}", all("IDLE" in state for state in connections)
 

@@ -175,7 +175,7 @@ def play(scenario: Scenario, moves: Mapping[int, Sequence[Move]], *, kind: Kind,
     :raises trio.TooSlowError: the proxy did not end within ``PATIENCE``.
     """
     stepper = Stepper(moves)
-    with _scheduled_by(seed), _logged() as log:
+    with scheduled_by(seed), _logged() as log:
         ending = trio.run(
             _stage,
             scenario,
@@ -270,7 +270,7 @@ def complete_answers(data: bytes) -> int:
 
 
 @contextmanager
-def _scheduled_by(seed: int) -> Generator[None]:
+def scheduled_by(seed: int) -> Generator[None]:
     """Make the scheduler's choices a function of the seed, as Hypothesis does."""
     choices, deterministic = _run._r, _run._ALLOW_DETERMINISTIC_SCHEDULING
     state = choices.getstate()

@@ -372,7 +372,7 @@ async def test_a_connection_that_died_while_idle_is_replaced(client_of: MakeClie
     async with serving(once) as server, client_of() as client:
         for number in (1, 2):
             assert (await client.post(server.url, content=b"")).text == "ok"
-            with trio.fail_after(2):
+            with trio.fail_after(2):  # noqa: ASYNC912 - none if it has ended
                 while server.ended < number:  # noqa: ASYNC110 - the server's side of it
                     await trio.sleep(0.001)
 
@@ -576,6 +576,7 @@ async def test_the_error_of_a_body_is_the_callers(client_of: MakeClient) -> None
 
     async def failing() -> AsyncIterator[bytes]:
         yield b"a"
+        await trio.lowlevel.checkpoint()
         raise OwnError
 
     async with serving(echo) as server, client_of() as client:
@@ -600,9 +601,7 @@ async def test_a_certificate_that_is_not_to_be_trusted(cert: str, client_of: Mak
     async with serving(echo, server_context(getattr(authority(), cert))) as server, client_of(verify=verify) as client:
         with pytest.raises(httpx.ConnectError) as caught:
             await client.get(server.url)
-        assert isinstance(client._transport, httpx.AsyncHTTPTransport) or "certificate is not valid" in str(
-            caught.value
-        )
+        assert str(caught.value) == "" or "certificate is not valid" in str(caught.value)  # httpcore says nothing
 
 
 async def test_verify_can_be_turned_off(client_of: MakeClient) -> None:

@@ -28,6 +28,8 @@ from .endpoint import Endpoint, look_up
 from .pool import Pool
 
 _LIMITS: Final = httpx.Limits(max_connections=100, max_keepalive_connections=20, keepalive_expiry=4.0)
+_VANISHED: Final = 30.0
+"""Seconds after which a server whose system answers nothing, not even a probe, fails the request."""
 _LOOK_UPS: Final = 16
 """Threads that names may be looked up in at a time."""
 
@@ -121,6 +123,8 @@ class PoolTransport(httpx.AsyncBaseTransport):
             await trace.of("connection.connect_tcp", open_connection)
         except ProxyError as error:
             raise httpx.ConnectError(error.detail or error.message) from error
+        if lease.transport is not None:
+            lease.transport.watch_peer(_VANISHED)
         return await Call(request, hold, self._parser, timeouts, trace).run()
 
     async def aclose(self) -> None:
