@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import ExitStack, asynccontextmanager, closing
 from typing import Final, final
 
@@ -120,14 +120,21 @@ class Ground:
 
 
 @pytest.fixture
-async def ground() -> AsyncGenerator[Ground]:  # noqa: ASYNC124 - closing Trio's sockets needs Trio
+def hosts() -> Generator[Network]:
     """Hosts: the proxy's, the model server's, and two of clients, one of which stays."""
     with ExitStack() as stack:
         try:
-            hosts = stack.enter_context(network("proxy", "model", "leaving", "staying"))
+            made = stack.enter_context(network("proxy", "model", "leaving", "staying"))
         except NoNamespacesError as error:
             pytest.skip(f"cannot drop packets here: {error}")
-        yield stack.enter_context(closing(Ground(hosts)))
+        yield made
+
+
+@pytest.fixture
+async def ground(hosts: Network) -> AsyncGenerator[Ground]:  # noqa: ASYNC124 - closing Trio's sockets needs Trio
+    """The hosts, with what was connected from them closed in the end."""
+    with closing(Ground(hosts)) as made:
+        yield made
 
 
 @final
