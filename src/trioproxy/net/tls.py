@@ -23,8 +23,8 @@ from ..transport import Buffer, ReceiveTarget, Transport, rest_of
 from .sockets import RECEIVE_SIZE
 
 _SEND_SIZE: Final = 16384
-"""The most that is encrypted at a time, in bytes: one record. OpenSSL's buffer keeps the largest size that it had for the
-life of the connection: one send of 16 MiB kept 16.5 MiB (and stalled the loop for 58 ms), sends of 64 KiB 70 KB."""
+"""The most that is encrypted at a time, in bytes: one record. OpenSSL's buffer keeps the largest size that it had for
+the life of the connection: one send of 16 MiB kept 16.5 MiB (and stalled the loop for 58 ms), sends of 64 KiB 70 KB."""
 _CLOSE_GRACE: Final = 1.0
 """Seconds that a goodbye may take if the peer takes nothing."""
 _RECORD_HEADER: Final = 5
