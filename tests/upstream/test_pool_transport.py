@@ -604,6 +604,18 @@ async def test_a_certificate_that_is_not_to_be_trusted(cert: str, client_of: Mak
         assert str(caught.value) == "" or "certificate is not valid" in str(caught.value)  # httpcore says nothing
 
 
+async def test_a_name_to_be_checked_in_place_of_the_hosts() -> None:
+    transport = PoolTransport(verify=trusting_context())
+    async with (
+        serving(echo, server_context(authority().other_name)) as server,
+        httpx.AsyncClient(transport=transport) as client,
+    ):
+        extensions = {"sni_hostname": "other.test"}
+        assert (await client.get(server.url, extensions=extensions)).status_code == 200
+        with pytest.raises(httpx.ConnectError):  # and the connection is not lent to a request that wants another name
+            await client.get(server.url)
+
+
 async def test_verify_can_be_turned_off(client_of: MakeClient) -> None:
     async with serving(echo, server_context(authority().expired)) as server, client_of(verify=False) as client:
         assert (await client.get(server.url)).status_code == 200

@@ -55,14 +55,15 @@ class Timeouts:
     __slots__ = ("connect", "pool", "read", "write")
 
     def __init__(self, request: httpx.Request) -> None:
-        given = cast("Mapping[str, float | None]", _extension(request, "timeout") or {})
+        given = cast("Mapping[str, float | None]", extension(request, "timeout") or {})
         self.connect = _seconds(given.get("connect"))
         self.read = _seconds(given.get("read"))
         self.write = _seconds(given.get("write"))
         self.pool = _seconds(given.get("pool"))
 
 
-def _extension(request: httpx.Request, name: str) -> object:
+def extension(request: httpx.Request, name: str) -> object:
+    """What a request says beside HTTP, if it does."""
     extensions = cast("Mapping[str, object]", request.extensions)  # pyright: ignore[reportUnknownMemberType] - a dict
     return extensions.get(name)
 
@@ -84,7 +85,7 @@ class Trace:
     __slots__ = ("_callback", "_request")
 
     def __init__(self, request: httpx.Request) -> None:
-        self._callback = cast("_TraceCallback | None", _extension(request, "trace"))
+        self._callback = cast("_TraceCallback | None", extension(request, "trace"))
         self._request = request
 
     async def of(self, name: str, what: Callable[[], Awaitable[_T]]) -> _T:
@@ -290,7 +291,7 @@ _IDEMPOTENT: Final = frozenset({b"GET", b"HEAD", b"OPTIONS", b"TRACE", b"PUT", b
 
 
 def _head_of(request: httpx.Request, method: bytes) -> bytes:
-    target = cast("bytes | None", _extension(request, "target")) or request.url.raw_path
+    target = cast("bytes | None", extension(request, "target")) or request.url.raw_path
     hosts = sum(name.lower() == b"host" for name, _ in request.headers.raw)
     if hosts != 1:
         raise httpx.LocalProtocolError(f"a request has one Host header, not {hosts}")
@@ -323,7 +324,9 @@ class _BodyFraming:
 
     def small(self, stream: httpx.AsyncByteStream) -> bool:
         """Whether all of it is there and can go out with the head."""
-        return not self.has_body or (isinstance(stream, httpx.ByteStream) and self._length <= _SMALL)
+        if self._chunked or not isinstance(stream, httpx.ByteStream):
+            return not self.has_body
+        return self._length <= _SMALL
 
     def encode(self, data: bytes) -> list[Buffer]:
         """What goes out for a piece of the body."""

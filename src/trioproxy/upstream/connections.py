@@ -37,6 +37,8 @@ class Origin(NamedTuple):
     scheme: str
     authority: str
     """Host and port, as the URL has them."""
+    server_name: str | None = None
+    """Whose certificate it must show, if not the host's."""
 
 
 @final

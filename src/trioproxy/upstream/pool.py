@@ -65,6 +65,7 @@ class Pool:
     :param keep_alive: seconds after which an idle connection is closed: less than the endpoint's own limit, so
         that it is not closed by the other side just when it is used.
     :param tls: for an endpoint that speaks TLS: whom to trust, and what to show.
+    :param server_name: whose certificate it must show, in place of the endpoint's host.
     :param addresses: where to connect to, in place of the endpoint's own addresses.
     """
 
@@ -73,6 +74,7 @@ class Pool:
         "_connect",
         "_idle",
         "_keep_alive",
+        "_server_name",
         "_tls",
         "_wake",
         "connecting",
@@ -89,6 +91,7 @@ class Pool:
         keep_alive: float,
         connector: Connector = connect,
         tls: ssl.SSLContext | None = None,
+        server_name: str | None = None,
         addresses: Callable[[], Awaitable[Sequence[Address]]] | None = None,
     ) -> None:
         if endpoint.tls and tls is None:
@@ -101,6 +104,7 @@ class Pool:
         self._connect: Final = connector
         self._keep_alive = keep_alive
         self._tls = tls
+        self._server_name = server_name or endpoint.host
         self._addresses: Final = addresses or endpoint.addresses
         self._idle: deque[Idle] = deque()  # oldest first; the newest is taken first
         self._wake = trio.Event()
@@ -147,7 +151,7 @@ class Pool:
             transport = await dial(await self._addresses(), self._connect)
             if self.endpoint.tls:
                 assert self._tls is not None
-                transport = await start_tls(transport, self._tls, server_hostname=self.endpoint.host)
+                transport = await start_tls(transport, self._tls, server_hostname=self._server_name)
         except TlsError as error:
             raise self._failure(Code.TLS_FAILED, error) from None
         except OSError as error:

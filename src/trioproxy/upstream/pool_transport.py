@@ -14,7 +14,7 @@ import math
 import socket
 import ssl
 from collections.abc import Sequence
-from typing import Final, final
+from typing import Final, cast, final
 
 import httpx
 import trio
@@ -22,7 +22,7 @@ import trio
 from ..errors import ProxyError
 from ..http1 import ParserName, default_parser, head_parser
 from ..net import Address, Connector, connect
-from .client_call import Call, StaleConnectionError, Timeouts, Trace, within
+from .client_call import Call, StaleConnectionError, Timeouts, Trace, extension, within
 from .connections import Connections, Counts, Hold, Origin
 from .endpoint import Endpoint, look_up
 from .pool import Pool
@@ -175,6 +175,7 @@ class PoolTransport(httpx.AsyncBaseTransport):
             keep_alive=self._keep_alive,
             connector=self._connector,
             tls=self._context if endpoint.tls else None,
+            server_name=origin.server_name,
             addresses=addresses,
         )
 
@@ -189,4 +190,4 @@ def _origin(request: httpx.Request) -> Origin:
         Endpoint(f"{url.scheme}://{authority}")
     except ValueError as error:
         raise httpx.LocalProtocolError(f"the URL names no server: {error}") from None
-    return Origin(url.scheme, authority)
+    return Origin(url.scheme, authority, cast("str | None", extension(request, "sni_hostname")))
