@@ -74,6 +74,7 @@ class Proxy:
         self._runtime = Runtime(upstreams, settings or Settings(), connector, upstream_tls)
         self._connections: set[ClientConnection] = set()
         self._accepting: set[trio.CancelScope] = set()
+        """What brings new connections about: listening, and the handshakes of TLS. A drain ends it."""
         self._serving: set[trio.CancelScope] = set()
         self._drain_until = math.inf
         self._users = 0
@@ -209,17 +210,16 @@ class Proxy:
     async def _shake_hands(self, transport: Transport, context: ssl.SSLContext) -> Transport | None:
         """The connection with TLS on it; None for a client that did not get that far, which is told to nobody: scanners
         and health checks of load balancers come and go like this."""
-        with trio.move_on_after(self._runtime.settings.deadlines.handshake):
+        with trio.move_on_after(self._runtime.settings.deadlines.handshake) as shaking:  # noqa: ASYNC912 - not draining
+            self._accepting.add(shaking)
             try:
-                secured = await start_tls(transport, context, server_side=True)
+                if not self._runtime.draining:
+                    return await start_tls(transport, context, server_side=True)
             except TlsError as error:
                 _logger.debug("a client's TLS handshake failed: %s", error)
-                return None
-            except trio.ClosedResourceError:
-                return None
-            if not self._runtime.draining:
-                return secured
-            await secured.aclose()
+            finally:
+                self._accepting.discard(shaking)
+        transport.close()
         return None
 
     @contextmanager
