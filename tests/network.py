@@ -14,7 +14,7 @@ from __future__ import annotations
 import errno
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Final, TypeAlias, final
+from typing import Final, Protocol, TypeAlias, final
 
 import trio
 
@@ -50,7 +50,7 @@ class End:
         """The peer sends nothing more; what it has sent comes first."""
         self.sent: Final = bytearray()
         """Every byte that was handed over here, whether or not it arrived."""
-        self._capacity = capacity
+        self.capacity = capacity
         self._incoming = bytearray()
         self._calls = 0
         self._receiving = False
@@ -65,6 +65,10 @@ class End:
     def unread(self) -> int:
         """How many bytes wait here to be received."""
         return len(self._incoming)
+
+    async def wait_ready(self) -> None:
+        """As ``Line.wait_ready``: it is."""
+        await trio.lowlevel.checkpoint()
 
     async def receive(self) -> bytes:
         """As ``Transport.receive``."""
@@ -126,7 +130,7 @@ class End:
             raise trio.BusyResourceError("another task is already sending on this end")
         self._check()
         peer = self.peer
-        room = min(_SEND_SIZE, _SEND_SIZE if peer.closed else peer._capacity - len(peer._incoming))
+        room = min(_SEND_SIZE, _SEND_SIZE if peer.closed else peer.capacity - len(peer._incoming))
         sent = 0
         for buffer in buffers:
             with memoryview(buffer)[: room - sent] as piece:
@@ -221,9 +225,46 @@ def connection(name: str, *, capacity: int = CAPACITY) -> tuple[End, End]:
     return ours, theirs
 
 
+class Line(Protocol):
+    """What a script says and hears on: an end as it is, or with TLS on it."""
+
+    @property
+    def name(self) -> str:
+        """For messages."""
+        ...
+
+    async def wait_ready(self) -> None:
+        """Wait until something can be said at all."""
+        ...
+
+    async def receive_at_most(self, limit: int) -> bytes:
+        """The next bytes, empty at the end of the stream."""
+        ...
+
+    def send_nowait(self, buffers: Sequence[Buffer]) -> int:
+        """Hand over what can be without waiting; how many bytes that was."""
+        ...
+
+    async def send_some(self, buffers: Sequence[Buffer]) -> int:
+        """Hand over some bytes; how many that was."""
+        ...
+
+    async def wait_hangup(self, *, half_close: bool) -> None:
+        """Wait until the peer is gone, without reading."""
+        ...
+
+    def shutdown_write(self) -> None:
+        """Say that nothing more comes."""
+        ...
+
+    def close(self) -> None:
+        """Close, as one does who is done."""
+        ...
+
+
 @final
 class _Sending(trio.abc.SendStream):
-    def __init__(self, end: End) -> None:
+    def __init__(self, end: Line) -> None:
         self._end = end
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
@@ -235,7 +276,7 @@ class _Sending(trio.abc.SendStream):
                     done += await self._end.send_some([rest])
 
     async def wait_send_all_might_not_block(self) -> None:
-        await trio.lowlevel.checkpoint()
+        await self._end.wait_ready()
 
     def close(self) -> None:
         self._end.shutdown_write()
@@ -247,7 +288,7 @@ class _Sending(trio.abc.SendStream):
 
 @final
 class _Receiving(trio.abc.ReceiveStream):
-    def __init__(self, end: End) -> None:
+    def __init__(self, end: Line) -> None:
         self._end = end
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
@@ -262,7 +303,7 @@ class _Receiving(trio.abc.ReceiveStream):
         await trio.lowlevel.checkpoint()
 
 
-def stream_of(end: End) -> trio.abc.Stream:
+def stream_of(end: Line) -> trio.abc.HalfCloseableStream:
     """An end as a Trio stream, with the checkpoints that Trio's streams have; owns the end."""
     return trio.StapledStream(_Sending(end), _Receiving(end))
 
@@ -271,7 +312,7 @@ def stream_of(end: End) -> trio.abc.Stream:
 class Peer:
     """The script's side of a connection. Reading raises :class:`trio.BrokenResourceError` if the rest does not come."""
 
-    def __init__(self, end: End) -> None:
+    def __init__(self, end: Line) -> None:
         self.end = end
         self._early = bytearray()
 
@@ -297,12 +338,12 @@ class Peer:
 
     async def to_end(self) -> bytes:
         """Everything until the peer ends its side."""
-        while data := await self.end.receive():
+        while data := await self.end.receive_at_most(_RECEIVE_SIZE):
             self._early += data
         return self._cut(len(self._early))
 
     async def _more(self) -> None:
-        data = await self.end.receive()
+        data = await self.end.receive_at_most(_RECEIVE_SIZE)
         if not data:
             raise trio.BrokenResourceError(f"{self.end.name}: ended after {bytes(self._early[:64])!r}")
         self._early += data

@@ -14,12 +14,11 @@ from pathlib import Path
 
 import pytest
 import trio
-from trio.testing import MockClock, memory_stream_pair, wait_all_tasks_blocked
+from trio.testing import MockClock, wait_all_tasks_blocked
 
+from script import conversation, forwarded, message, post
 from trioproxy import Deadlines, Limits, Proxy, Settings
 from trioproxy.bench.mock import MockServer, MockSettings
-from trioproxy.net import Address, StreamTransport
-from trioproxy.transport import Transport
 
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="it reads /proc, which only Linux has")
 
@@ -138,31 +137,19 @@ async def test_a_stalled_client_leaves_nothing_in_the_kernel() -> None:
 
 async def test_piped_bytes_take_no_room_from_bodies_that_are_held(autojump_clock: MockClock) -> None:
     """Streamed uploads that stand still, beside one small buffered request."""
-    upstreams: list[trio.abc.Stream] = []
-
-    async def connect(_: Address) -> Transport:
-        await trio.lowlevel.checkpoint()
-        ours, theirs = memory_stream_pair()
-        upstreams.append(theirs)  # kept open, never read
-        return StreamTransport(ours)
-
     limits = Limits(body_size=100_000, bodies_size=100_000)
-    proxy = Proxy(["http://127.0.0.1:1"], settings=Settings(limits=limits), connector=connect)
-    async with trio.open_nursery() as nursery:
+    async with conversation(Settings(limits=limits)) as talk:
+        talk.deaf = {"10.0.0.1"}
         for _ in range(10):
-            ours, theirs = memory_stream_pair()
-            nursery.start_soon(proxy.serve_stream, theirs)
-            await ours.send_all(b"POST /x HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n")
-            await ours.send_all(b"10000\r\n" + bytes(65536))
-        await wait_all_tasks_blocked()
-        ours, theirs = memory_stream_pair()
-        nursery.start_soon(proxy.serve_stream, theirs)
-        before = len(upstreams)
-        await ours.send_all(b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n{}")
-        await wait_all_tasks_blocked()
-        assert len(upstreams) == before + 1  # it was forwarded
-        nursery.cancel_scope.cancel()
-    assert proxy.statistics().body_bytes_held == 0
+            client = await talk.client()
+            await client.says(message("POST /x HTTP/1.1", "Host: a", "Transfer-Encoding: chunked"))
+            await client.says("10000\r\n" + "x" * 65536)
+            await talk.upstream()
+        talk.deaf.clear()
+        client = await talk.client()
+        await client.says(post("{}", "/v1/completions"))
+        upstream = await talk.upstream()
+        await upstream.hears(forwarded("POST /v1/completions HTTP/1.1", length=2, body="{}"))
 
 
 def start(*arguments: str, **options: object) -> subprocess.Popen[bytes]:
