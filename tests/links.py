@@ -69,9 +69,9 @@ class Link(Protocol):
 class MemoryLink:
     """Trio's streams in memory, which hold any number of bytes."""
 
-    scheme: Final = "http"
-    tls: Final = None
-    upstream_tls: Final = None
+    scheme = "http"
+    tls: ssl.SSLContext | None = None
+    upstream_tls: ssl.SSLContext | None = None
 
     def url(self, host: str) -> str:
         return f"http://{host}:80"
@@ -88,9 +88,9 @@ class MemoryLink:
 class UnixLink:
     """The kernel's own: pairs of unix sockets. What one end sends, the other can read before the call returns."""
 
-    scheme: Final = "http"
-    tls: Final = None
-    upstream_tls: Final = None
+    scheme = "http"
+    tls: ssl.SSLContext | None = None
+    upstream_tls: ssl.SSLContext | None = None
 
     def url(self, host: str) -> str:
         return f"unix:/{host}"
@@ -124,7 +124,7 @@ def _stream(sock: socket.socket) -> trio.SocketStream:
 class TlsLink:
     """TLS on both sides, over a network in memory; the script's ends speak one of their own."""
 
-    scheme: Final = "https"
+    scheme = "https"
 
     @functools.cached_property
     def tls(self) -> ssl.SSLContext:
