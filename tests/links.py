@@ -120,19 +120,23 @@ def _stream(sock: socket.socket) -> trio.SocketStream:
     return trio.SocketStream(trio.socket.from_stdlib_socket(sock))
 
 
+_serving: Final = functools.cache(server_context)
+_trusting: Final = functools.cache(trusting_context)
+
+
 @final
 class TlsLink:
     """TLS on both sides, over a network in memory; the script's ends speak one of their own."""
 
     scheme = "https"
 
-    @functools.cached_property
-    def tls(self) -> ssl.SSLContext:
-        return server_context()
+    @property
+    def tls(self) -> ssl.SSLContext | None:
+        return _serving()
 
-    @functools.cached_property
-    def upstream_tls(self) -> ssl.SSLContext:
-        return trusting_context()
+    @property
+    def upstream_tls(self) -> ssl.SSLContext | None:
+        return _trusting()
 
     def url(self, host: str) -> str:
         return f"https://{host}:443"
@@ -141,13 +145,13 @@ class TlsLink:
         theirs, ours = connection("client")
         if deaf:
             theirs.capacity = _HELD_FOR_THE_DEAF
-        return stream_of(TlsEnd(theirs, self.upstream_tls, server_hostname="localhost")), stream_of(ours)
+        return stream_of(TlsEnd(theirs, _trusting(), server_hostname="localhost")), stream_of(ours)
 
     def upstream(self, host: str, *, deaf: bool = False) -> tuple[trio.abc.HalfCloseableStream, Transport]:
         ours, theirs = connection(host)
         if deaf:
             theirs.capacity = _HELD_FOR_THE_DEAF
-        return stream_of(TlsEnd(theirs, self.tls)), ours
+        return stream_of(TlsEnd(theirs, _serving())), ours
 
 
 LINKS: Final[dict[LinkName, Link]] = {"memory": MemoryLink(), "unix": UnixLink(), "tls": TlsLink()}
