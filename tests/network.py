@@ -48,6 +48,8 @@ class End:
         """When it was looked whether the peer answers, and how long that may take."""
         self.ended = False
         """The peer sends nothing more; what it has sent comes first."""
+        self.stalled = False
+        """Nobody reads here any more, and the network holds nothing more for it."""
         self.sent: Final = bytearray()
         """Every byte that was handed over here, whether or not it arrived."""
         self.capacity = capacity
@@ -99,7 +101,7 @@ class End:
             await self._yield_sometimes()
             while True:
                 self._check()
-                if self._incoming or self.ended:
+                if (self._incoming or self.ended) and not self.stalled:
                     return
                 await self._waiting.park()
                 self._calls = 0
@@ -130,7 +132,8 @@ class End:
             raise trio.BusyResourceError("another task is already sending on this end")
         self._check()
         peer = self.peer
-        room = min(_SEND_SIZE, _SEND_SIZE if peer.closed else peer.capacity - len(peer._incoming))
+        room = _SEND_SIZE if peer.closed else 0 if peer.stalled else peer.capacity - len(peer._incoming)
+        room = min(room, _SEND_SIZE)
         sent = 0
         for buffer in buffers:
             with memoryview(buffer)[: room - sent] as piece:
@@ -177,6 +180,10 @@ class End:
         """Be told by the system that the peer answers nothing any more."""
         self.vanished = True
         self._break()
+
+    def stall(self) -> None:
+        """As a peer does that is there and no longer reads, behind buffers that are full."""
+        self.stalled = True
 
     async def send_end(self) -> None:
         """As ``Transport.send_end``: a FIN."""
@@ -358,14 +365,21 @@ Script: TypeAlias = Callable[[Peer], Awaitable[None]]
 """What one peer does on one connection; the connection is closed when it returns, or when its peer has gone."""
 
 
-async def perform(script: Script, end: End) -> None:
-    """Run a script on its end of a connection."""
+async def perform(script: Script, line: Line) -> None:
+    """Run a script on its side of a connection."""
     try:
-        await script(Peer(end))
+        await line.wait_ready()
+        await script(Peer(line))
     except (trio.BrokenResourceError, trio.ClosedResourceError):
         pass  # the proxy, or the test, ended the connection first
     finally:
-        end.close()
+        line.close()
+
+
+def as_it_is(end: End, port: int) -> Line:
+    """A connection without TLS."""
+    del port
+    return end
 
 
 @final
@@ -376,11 +390,22 @@ class Network:
     :param ports: the scripts of the connections to each port, in order; the last one serves all later ones. A port
         that is missing refuses.
     :param streams: whether the dialler gets Trio streams behind ``StreamTransport``, instead of the ends themselves.
+    :param line: what the script at a port has on its end, such as TLS; None: it never gets to say or hear anything.
     """
 
-    def __init__(self, nursery: trio.Nursery, ports: Mapping[int, Sequence[Script]], *, streams: bool = False) -> None:
+    def __init__(
+        self,
+        nursery: trio.Nursery,
+        ports: Mapping[int, Sequence[Script]],
+        *,
+        streams: bool = False,
+        line: Callable[[End, int], Line | None] = as_it_is,
+    ) -> None:
         self.dialled: Final[list[End]] = []
         """The dialler's ends, in order."""
+        self.lines: Final[list[Line]] = []
+        """The other sides of those."""
+        self._line = line
         self._nursery = nursery
         self._ports = ports
         self._streams = streams
@@ -394,7 +419,10 @@ class Network:
         if scripts is None:
             raise OSError(errno.ECONNREFUSED, f"nobody listens on {port}")
         near, far = connection(f"upstream {port}, connection {self._count[port]}")
-        self._nursery.start_soon(perform, scripts[min(self._count[port], len(scripts) - 1)], far)
+        line = self._line(far, port)
+        if line is not None:
+            self._nursery.start_soon(perform, scripts[min(self._count[port], len(scripts) - 1)], line)
         self._count[port] += 1
         self.dialled.append(near)
+        self.lines.append(line or far)
         return StreamTransport(stream_of(near)) if self._streams else near

@@ -99,6 +99,17 @@ class TlsEnd:
             self._step()
             self.progress.append((self.progress[-1][0] + size, len(self.heard)))
 
+    def heard_of(self, sent: Buffer) -> int:
+        """How many bytes of ``heard`` the peer has sent when it has sent these, whether or not they have arrived.
+
+        :param sent: all that it sent up to then, as it went out.
+        """
+        fed = self.progress[-1][0] + len(self._held)
+        if fed < len(sent):
+            with contextlib.suppress(trio.BrokenResourceError):
+                self.feed(bytes(sent[fed:]))
+        return max(plain for raw, plain in self.progress if raw <= len(sent))
+
     def _step(self) -> None:
         """Go on with the handshake, or decrypt, as far as there are bytes for it."""
         try:
@@ -132,7 +143,10 @@ class TlsEnd:
 
     def _encrypt(self, buffers: Sequence[Buffer]) -> int:
         """Each buffer becomes records of its own."""
-        return sum(self._tls.write(buffer) for buffer in buffers if len(buffer))
+        try:
+            return sum(self._tls.write(buffer) for buffer in buffers if len(buffer))
+        except ssl.SSLError as error:  # such as after a goodbye
+            raise trio.BrokenResourceError(f"{self.name}: {error}") from error
 
     async def _flush(self) -> None:
         if self._outgoing.pending or self._unsent:
