@@ -14,17 +14,18 @@ ROOT = Path(trioproxy.__file__).parent
 LAYERS = (
     # From the bottom: a module may import those of the layers below it, and of its own package. What is not listed
     # by itself counts for its package.
-    {"errors", "process", "transport", "ledger"},
+    {"errors", "process", "transport", "ledger", "units"},
     {"http1", "net"},
     {"config", "apis", "body", "upstream.endpoint"},
     {"phases", "upstream"},
-    {"downstream"},
+    {"downstream", "configfile"},
     {"relay", "upload", "runtime"},
     {"answer"},
     {"exchange"},
     {"connection"},
     {"server"},
     {"", "bench"},
+    {"commands"},
     {"cli"},
     {"__main__"},
 )

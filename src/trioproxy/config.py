@@ -11,6 +11,22 @@ from dataclasses import dataclass, field, fields
 from typing import Literal, final, get_args
 
 from .http1 import ParserName, default_parser
+from .units import Bytes, Seconds
+
+
+class SettingError(ValueError):
+    """A value that a setting cannot have.
+
+    :param kind: of the setting, ``deadline`` for example.
+    :param name: of the field.
+    :param must: what its value must do.
+    """
+
+    def __init__(self, kind: str, name: str, must: str, got: object) -> None:
+        super().__init__(f"{kind} {name!r} must {must}, got {got!r}")
+        self.kind = kind
+        self.name = name
+        self.must = must
 
 
 @final
@@ -21,45 +37,45 @@ class Deadlines:
     Each has an outcome of its own, so that a timeout says what was waited for.
     """
 
-    connect: float = 5.0
+    connect: Seconds = 5.0
     """Until a connection to an endpoint stands; the next endpoint is tried after it."""
-    first_byte: float = 600.0
+    first_byte: Seconds = 600.0
     """From the request's last byte to the response's head. The official SDKs give up after 600 s too."""
-    first_event: float = 600.0
+    first_event: Seconds = 600.0
     """From the head of a streamed response to its first event: an engine that sends its head at once waits here."""
-    idle: float = 300.0
+    idle: Seconds = 300.0
     """Between two reads of a response that has begun."""
-    total: float = math.inf
+    total: Seconds = math.inf
     """From the request's head to the response's end."""
-    handshake: float = 10.0
+    handshake: Seconds = 10.0
     """From a client's connection to the end of its TLS handshake."""
-    head: float = 10.0
+    head: Seconds = 10.0
     """From a request head's first byte to its last: absolute, so that a trickle does not extend it."""
-    body_stall: float = 30.0
+    body_stall: Seconds = 30.0
     """Between two reads of a request's body."""
-    write_stall: float = 60.0
+    write_stall: Seconds = 60.0
     """While the client takes nothing of what is there for it."""
-    vanished: float = 30.0
+    vanished: Seconds = 30.0
     """While a peer's system, client's or upstream's, answers nothing, not even a probe. At least 4 s: systems count
     whole seconds."""
-    client_keep_alive: float = 75.0
+    client_keep_alive: Seconds = 75.0
     """A client's connection between requests: above the 60 s of the usual load balancers."""
-    upstream_keep_alive: float = 4.0
+    upstream_keep_alive: Seconds = 4.0
     """An idle upstream connection: below the 5 s after which uvicorn closes it."""
-    linger: float = 5.0
+    linger: Seconds = 5.0
     """How long a connection is read on after a final response, so that the client can read that."""
-    overload: float = 5.0
+    overload: Seconds = 5.0
     """How long an upload waits for room when all bodies together hold what they may."""
-    drain: float = 30.0
+    drain: Seconds = 30.0
     """How long requests in flight may take after the proxy was told to stop."""
 
     def __post_init__(self) -> None:
         for item in fields(self):
             value: object = getattr(self, item.name)
             if not isinstance(value, int | float) or isinstance(value, bool) or math.isnan(value) or value < 0:
-                raise ValueError(f"deadline {item.name!r} must be a number of seconds ≥ 0, got {value!r}")
+                raise SettingError("deadline", item.name, "be a number of seconds ≥ 0", value)
         if not (4 <= self.vanished <= 32767 or self.vanished == math.inf):  # the most that Linux takes
-            raise ValueError(f"deadline 'vanished' must be from 4 to 32767 s, or inf, got {self.vanished!r}")
+            raise SettingError("deadline", "vanished", "be from 4 to 32767 s, or inf", self.vanished)
 
 
 @final
@@ -67,26 +83,24 @@ class Deadlines:
 class Limits:
     """How much of everything, in bytes and counts."""
 
-    head_size: int = 65536
+    head_size: Bytes = 65536
     """Of one head, request or response; 431 above."""
     head_fields: int = 100
-    target_size: int = 8192
+    target_size: Bytes = 8192
     """Of the request target; 414 above."""
-    body_size: int = 64 << 20
+    body_size: Bytes = 64 << 20
     """Of one request's body; 413 above."""
-    bodies_size: int = 1 << 30
+    bodies_size: Bytes = 1 << 30
     """Of all bodies that are held at a time; above, uploads wait, then get 503."""
 
     def __post_init__(self) -> None:
         for item in fields(self):
             value: object = getattr(self, item.name)
             if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
-                raise ValueError(f"limit {item.name!r} must be a whole number above 0, got {value!r}")
+                raise SettingError("limit", item.name, "be a whole number above 0", value)
         if self.bodies_size < self.body_size:
-            raise ValueError(
-                f"limit 'bodies_size' ({self.bodies_size}) must not be below 'body_size' ({self.body_size}): "
-                "a body that is allowed would never find room"
-            )
+            must = "not be below 'body_size', or a body that is allowed would never find room"
+            raise SettingError("limit", "bodies_size", must, self.bodies_size)
 
 
 BodyMode = Literal["auto", "buffer", "stream"]
@@ -108,7 +122,7 @@ class Settings:
     ``cancel`` deviates from TCP on purpose: it frees the model server at once for every way of leaving."""
     codec: ParserName = field(default_factory=default_parser)
     """Which head parser: ``llhttp`` where httptools is, else ``h11``."""
-    resolve_interval: float = 30.0
+    resolve_interval: Seconds = 30.0
     """Seconds between two look-ups of an upstream's name."""
 
     def __post_init__(self) -> None:
@@ -119,6 +133,6 @@ class Settings:
         ):
             value: object = getattr(self, name)
             if value not in choices:
-                raise ValueError(f"setting {name!r} must be one of {', '.join(map(repr, choices))}, got {value!r}")
+                raise SettingError("setting", name, f"be one of {', '.join(map(repr, choices))}", value)
         if not self.resolve_interval > 0:
-            raise ValueError(f"setting 'resolve_interval' must be above 0 s, got {self.resolve_interval!r}")
+            raise SettingError("setting", "resolve_interval", "be above 0 s", self.resolve_interval)

@@ -1,0 +1,1 @@
+"""The commands that operate a proxy: ``serve``, ``check`` and ``config``."""

@@ -1,0 +1,30 @@
+"""The configuration file: TOML in, a checked configuration or every mistake out.
+
+Re-exports what the command line needs.
+"""
+
+from .load import Loaded, fingerprint, load
+from .mistakes import ConfigError
+from .mistakes import Path as KeyPath
+from .model import FileConfig
+from .overrides import Override, Overrides
+from .places import Place, parse_address, show_address
+from .scalars import Measured
+from .schema import Kind, table_kind
+
+__all__ = [
+    "ConfigError",
+    "FileConfig",
+    "KeyPath",
+    "Kind",
+    "Loaded",
+    "Measured",
+    "Override",
+    "Overrides",
+    "Place",
+    "fingerprint",
+    "load",
+    "parse_address",
+    "show_address",
+    "table_kind",
+]
