@@ -11,8 +11,9 @@ from .errors import Code, Fault, ProxyError
 from .net import Listener, ServerTls, client_context, inherited, listen, listen_unix
 from .phases import ForwardingPhase, RequestPhase, ResponseView, UseAfterMove
 from .process import fix_mmap_threshold
-from .runtime import Outcome, PoolStatistics, Statistics
+from .runtime import Outcome, Statistics
 from .server import Proxy
+from .upstream.rotation import PoolStatistics
 
 if TYPE_CHECKING:
     from .upstream.pool_transport import PoolTransport

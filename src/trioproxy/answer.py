@@ -13,7 +13,7 @@ import trio
 from .downstream import ResponseWriter
 from .errors import Code, Fault, ProxyError
 from .http1 import HeadReader, ResponseHead, read_response_head
-from .runtime import Runtime
+from .runtime import Terms
 from .transport import Transport
 
 _MAX_INTERIM: Final = 5
@@ -34,14 +34,14 @@ class AnswerReader:
     :param method: of the request.
     """
 
-    __slots__ = ("_interim", "_method", "_reader", "_runtime", "_transport", "_why", "_writer", "silent")
+    __slots__ = ("_interim", "_method", "_reader", "_terms", "_transport", "_why", "_writer", "silent")
 
-    def __init__(self, runtime: Runtime, transport: Transport, writer: ResponseWriter, method: bytes) -> None:
-        self._runtime = runtime
+    def __init__(self, terms: Terms, transport: Transport, writer: ResponseWriter, method: bytes) -> None:
+        self._terms = terms
         self._transport = transport
         self._writer = writer
         self._method = method
-        self._reader = HeadReader(runtime.head_limits, fault=Fault.UPSTREAM)
+        self._reader = HeadReader(terms.head_limits, fault=Fault.UPSTREAM)
         self._interim = 0
         self._why: str | None = None
         self.silent = True
@@ -84,10 +84,10 @@ class AnswerReader:
                 Code.UPSTREAM_CLOSED, "the upstream closed the connection before it had answered", detail=self._why
             )
         self.silent = False
-        reader, runtime = self._reader, self._runtime
+        reader, terms = self._reader, self._terms
         raw = reader.feed(data)
         while raw is not None:
-            head = read_response_head(raw, runtime.parser, runtime.head_limits, request_method=self._method)
+            head = read_response_head(raw, terms.parser, terms.head_limits, request_method=self._method)
             rest = reader.take_rest()
             if head.status >= 200:
                 return Answer(head, rest)

@@ -80,15 +80,18 @@ class ClientConnection:
         "_runtime",
         "_scope",
         "_state",
+        "_terms",
         "_transport",
         "_work",
     )
 
     def __init__(self, runtime: Runtime, transport: Transport, client: Client) -> None:
         self._runtime = runtime
+        self._terms = runtime.terms
+        """Of the request that is being served, or read."""
         self._transport = transport
         self._client: Final = client
-        self._heads = HeadReader(runtime.head_limits, fault=Fault.CLIENT)
+        self._heads = HeadReader(runtime.terms.head_limits, fault=Fault.CLIENT)
         self._state = _HEAD
         self._exchange: Exchange | None = None
         self._decoder: BodyDecoder | None = None
@@ -190,7 +193,7 @@ class ClientConnection:
             return False
         if not self._awaiting_room:
             self._awaiting_room = True
-            self._set_deadline(trio.current_time() + self._runtime.settings.deadlines.overload)
+            self._set_deadline(trio.current_time() + self._terms.settings.deadlines.overload)
         return True
 
     async def _wait(self) -> None:
@@ -198,7 +201,7 @@ class ClientConnection:
         ledger = self._runtime.ledger
         if self._awaiting_room:
             ledger.call_when_freed(self._resume)
-        half_close = not self._ended and self._runtime.settings.client_half_close == "cancel"
+        half_close = not self._ended and self._terms.settings.client_half_close == "cancel"
         try:
             with trio.CancelScope() as self._paused:
                 await self._transport.wait_hangup(half_close=half_close)
@@ -251,7 +254,7 @@ class ClientConnection:
             self._ahead += data
 
     def _end_of_file(self) -> None:
-        allowed = self._runtime.settings.client_half_close == "allow"
+        allowed = self._terms.settings.client_half_close == "allow"
         # A refusal reaches the client in any case: there is nothing to cancel.
         refused = self._state is _DISCARD and self._exchange is None
         if refused or (allowed and self._state in (_AHEAD, _DISCARD)):
@@ -296,10 +299,10 @@ class ClientConnection:
 
     def _body_progress(self) -> None:
         self._awaiting_room = False
-        self._set_deadline(trio.current_time() + self._runtime.settings.deadlines.body_stall)
+        self._set_deadline(trio.current_time() + self._terms.settings.deadlines.body_stall)
 
     def _expired(self) -> None:
-        deadlines = self._runtime.settings.deadlines
+        deadlines = self._terms.settings.deadlines
         if self._state is _HEAD and self._heads.started:
             self._refuse(
                 ProxyError(Code.REQUEST_TIMEOUT, f"the request's head did not arrive within {deadlines.head:g} s")
@@ -328,18 +331,21 @@ class ClientConnection:
 
     def _head_bytes(self, data: bytes) -> None:
         started = self._heads.started
+        if not started and self._terms is not self._runtime.terms:
+            self._terms = self._runtime.terms
+            self._heads = HeadReader(self._terms.head_limits, fault=Fault.CLIENT)
         raw: bytes | None = None
         try:
             raw = self._heads.feed(data)
             if raw is None:
                 if self._heads.started and not started:
-                    self._set_deadline(trio.current_time() + self._runtime.settings.deadlines.head)
+                    self._set_deadline(trio.current_time() + self._terms.settings.deadlines.head)
                 return
-            head = read_request_head(raw, self._runtime.parser, self._runtime.head_limits)
+            head = read_request_head(raw, self._terms.parser, self._terms.head_limits)
             self._runtime.forwarder.check_loop(head)
             fields = self._field_reader(head)
-            if head.framing.length > self._runtime.settings.limits.body_size:
-                raise too_large(self._runtime.settings.limits.body_size)
+            if head.framing.length > self._terms.settings.limits.body_size:
+                raise too_large(self._terms.settings.limits.body_size)
         except ProxyError as error:
             self._refuse(error, head_only=raw is not None and raw.startswith(b"HEAD "))
             return
@@ -367,10 +373,10 @@ class ClientConnection:
             http_11=head.http_11,
             head_only=head.method == b"HEAD",
             keep_alive=head.keep_alive and not runtime.draining,
-            stall=runtime.settings.deadlines.write_stall,
+            stall=self._terms.settings.deadlines.write_stall,
         )
         reader = None if isinstance(body, StreamedBody) else fields
-        exchange = Exchange(runtime, head, body, reader, writer, self._client, self._set_alarm)
+        exchange = Exchange(runtime, self._terms, head, body, reader, writer, self._client, self._set_alarm)
         self._exchange = exchange
         self._decoder = decoder
         if decoder.done:
@@ -383,7 +389,7 @@ class ClientConnection:
         self._nursery.start_soon(self._serve, exchange)
 
     def _body_for(self, head: RequestHead, fields: FieldReader | None) -> BufferedBody | StreamedBody:
-        settings = self._runtime.settings
+        settings = self._terms.settings
         limit = settings.limits.body_size
         kind = head.framing.kind
         expected = None if kind is FramingKind.CHUNKED else head.framing.length
@@ -491,7 +497,7 @@ class ClientConnection:
             http_11=True,
             head_only=head_only,
             keep_alive=False,
-            stall=runtime.settings.deadlines.write_stall,
+            stall=self._terms.settings.deadlines.write_stall,
         )
         try:
             await writer.send_error(error, runtime.next_request_id(), runtime.date)

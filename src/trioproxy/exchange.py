@@ -27,7 +27,7 @@ from .errors import Code, Fault, ProxyError
 from .http1 import FramingKind, RequestHead
 from .phases import ForwardingPhase, RequestPhase, ResponseView
 from .relay import Relay
-from .runtime import Outcome, Phase, Runtime, outcome_of
+from .runtime import Outcome, Phase, Runtime, Terms, outcome_of
 from .upload import Upload
 from .upstream.endpoint import Endpoint
 from .upstream.pool import Lease, Pool
@@ -79,6 +79,7 @@ def _public_id(head: RequestHead) -> str | None:
 class Exchange:
     """One request of one client.
 
+    :param terms: what it is served by, to its end.
     :param fields: reads what the body says while it comes in; None where nobody knows the path.
     :param client: where the request came from, for the upstream.
     :param alarm: told of each new deadline; whoever watches the client calls :meth:`expire` when it has passed.
@@ -101,6 +102,7 @@ class Exchange:
         "_runtime",
         "_seconds",
         "_stage",
+        "_terms",
         "_until",
         "_upstream",
         "body",
@@ -113,6 +115,7 @@ class Exchange:
     def __init__(
         self,
         runtime: Runtime,
+        terms: Terms,
         head: RequestHead,
         body: BufferedBody | StreamedBody,
         fields: FieldReader | None,
@@ -126,7 +129,8 @@ class Exchange:
         self.writer = writer
         self.outcome: Outcome | None = None
         self._runtime = runtime
-        self._deadlines = runtime.settings.deadlines
+        self._terms = terms
+        self._deadlines = terms.settings.deadlines
         self._request: RequestHead | None = head
         self._expect_continue = head.expect_continue
         self._fields = fields
@@ -370,7 +374,7 @@ class Exchange:
         method = forwarding.head.method
         # Only a request without a body can be sent again once it was sent.
         again = lease.reused and isinstance(body, BufferedBody) and not len(body) and method in _IDEMPOTENT
-        reader = AnswerReader(self._runtime, transport, self.writer, method)
+        reader = AnswerReader(self._terms, transport, self.writer, method)
         upload = Upload(transport, self._upstream_head(forwarding), body, stall=self._deadlines.write_stall)
         upload.start_nowait()
         if lease.reused and upload.broken and not upload.sent:

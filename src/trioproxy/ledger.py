@@ -52,13 +52,21 @@ class BodyLedger:
     def free(self, count: int) -> None:
         """Give bytes back and tell those who wait."""
         self._whole -= count
-        if count and self._waiting:
-            waiting, self._waiting = self._waiting, {}
-            for wake in waiting:
-                wake()
+        if count:
+            self._wake()
+
+    def resize(self, limit: int) -> None:
+        """Have another limit from now on. What is held stays, even above it."""
+        self.limit = limit
+        self._wake()
+
+    def _wake(self) -> None:
+        waiting, self._waiting = self._waiting, {}
+        for wake in waiting:
+            wake()
 
     def call_when_freed(self, wake: Callable[[], None]) -> None:
-        """Call ``wake`` once when bytes are given back."""
+        """Call ``wake`` once when bytes are given back, or the limit is another."""
         self._waiting[wake] = None
 
     def forget(self, wake: Callable[[], None]) -> None:

@@ -1,7 +1,7 @@
 """What all exchanges of one proxy share, and what they count.
 
-Lives here: the settings, the pools in their rotation, the ledger of bodies, the counters. Two proxies in one process
-have one of these each and nothing in common. Does not live here: any task.
+Lives here: the terms of requests, the pools in their rotation, the ledger of bodies, the counters. Two proxies in one
+process have one of these each and nothing in common. Does not live here: any task.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from .downstream import DateField
 from .errors import Code, Fault, ProxyError
 from .http1 import HeadLimits, HeadParser, head_parser
 from .ledger import BodyLedger
-from .net import Connector, client_context, connect
+from .net import Connector, connect
 from .upstream.endpoint import Endpoint
-from .upstream.pool import Pool
 from .upstream.request import Forwarder
+from .upstream.rotation import PoolStatistics, Rotation
 
 _logger: Final = logging.getLogger("trioproxy")
 
@@ -87,20 +87,6 @@ def outcome_of(error: ProxyError) -> Outcome:
 
 @final
 @dataclass(frozen=True, slots=True)
-class PoolStatistics:
-    """Upstream connections by state, over all endpoints."""
-
-    idle: int
-    held: int
-    connecting: int
-    opened: int
-    """Since the start, reused ones counted once."""
-    reused: int
-    """How often an idle connection was used again."""
-
-
-@final
-@dataclass(frozen=True, slots=True)
 class Statistics:
     """A proxy at one moment."""
 
@@ -123,23 +109,25 @@ class Statistics:
 
 
 @final
-class Rotation:
-    """The pools, in turn: each request gets all of them, beginning with the next."""
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What a request is served by. It takes these once, when it begins: what is changed later is for those after it."""
 
-    __slots__ = ("_next", "pools")
+    settings: Settings
+    parser: HeadParser
+    head_limits: HeadLimits
 
-    def __init__(self, pools: Sequence[Pool]) -> None:
-        self.pools = tuple(pools)
-        self._next = 0
+    @classmethod
+    def of(cls, settings: Settings) -> Terms:
+        """Those that follow from settings. Raises ImportError where the parser's library is not installed."""
+        limits = settings.limits
+        head_limits = HeadLimits(size=limits.head_size, fields=limits.head_fields, target=limits.target_size)
+        return cls(settings, head_parser(settings.codec), head_limits)
 
-    def order(self) -> tuple[Pool, ...]:
-        """The pools to try, in order."""
-        pools = self.pools
-        if len(pools) == 1:
-            return pools
-        first = self._next
-        self._next = (first + 1) % len(pools)
-        return pools[first:] + pools[:first]
+
+def _threads_for(upstreams: Sequence[str]) -> int:
+    """How many names may be looked up at a time."""
+    return max(4, len(upstreams))
 
 
 @final
@@ -153,23 +141,15 @@ class Runtime:
         connector: Connector = connect,
         upstream_tls: ssl.SSLContext | None = None,
     ) -> None:
-        self.settings = settings
+        self.terms = Terms.of(settings)
+        """Of the requests that begin from now on."""
         self.instance: Final = secrets.token_hex(4)
-        self.parser: Final[HeadParser] = head_parser(settings.codec)
-        self.head_limits: Final = HeadLimits(
-            size=settings.limits.head_size, fields=settings.limits.head_fields, target=settings.limits.target_size
-        )
         self.ledger: Final = BodyLedger(settings.limits.bodies_size)
         self.forwarder: Final = Forwarder(f"trioproxy-{self.instance}".encode())
         self.date: Final = DateField()
-        keep_alive = settings.deadlines.upstream_keep_alive
-        endpoints = [Endpoint(url) for url in upstreams]
-        if upstream_tls is None and any(endpoint.tls for endpoint in endpoints):
-            upstream_tls = client_context()
-        self.rotation: Final = Rotation(
-            [Pool(endpoint, keep_alive=keep_alive, connector=connector, tls=upstream_tls) for endpoint in endpoints]
-        )
-        self.resolver_limiter: Final = trio.CapacityLimiter(max(4, len(self.rotation.pools)))
+        self.rotation: Final = Rotation(connector)
+        self.rotation.replace(upstreams, keep_alive=settings.deadlines.upstream_keep_alive, tls=upstream_tls)
+        self.resolver_limiter: Final = trio.CapacityLimiter(_threads_for(upstreams))
         self.draining = False
         self.connections = 0
         self.handshakes_failed = 0
@@ -180,6 +160,20 @@ class Runtime:
         self._requests = 0
         self._passed_over: Final[set[Endpoint]] = set()
         """Endpoints that could not be connected to the last time."""
+
+    @property
+    def settings(self) -> Settings:
+        """The settings of now."""
+        return self.terms.settings
+
+    def reconfigure(self, upstreams: Sequence[str], settings: Settings, upstream_tls: ssl.SSLContext | None) -> None:
+        """As :meth:`trioproxy.Proxy.reconfigure`."""
+        terms = Terms.of(settings)
+        self.rotation.replace(upstreams, keep_alive=settings.deadlines.upstream_keep_alive, tls=upstream_tls)
+        self.terms = terms
+        self.ledger.resize(settings.limits.bodies_size)
+        self.resolver_limiter.total_tokens = _threads_for(upstreams)
+        self._passed_over.intersection_update([pool.endpoint for pool in self.rotation.pools])
 
     def next_request_id(self) -> str:
         """An id that is unique within the process and, almost surely, among processes."""
@@ -203,18 +197,11 @@ class Runtime:
 
     def statistics(self) -> Statistics:
         """A snapshot."""
-        pools = self.rotation.pools
         return Statistics(
             connections=self.connections,
             handshakes_failed=self.handshakes_failed,
             in_flight={phase.value: count for phase, count in self.in_flight.items()},
-            pool=PoolStatistics(
-                idle=sum(pool.idle for pool in pools),
-                held=sum(pool.held for pool in pools),
-                connecting=sum(pool.connecting for pool in pools),
-                opened=sum(pool.opened for pool in pools),
-                reused=sum(pool.reused for pool in pools),
-            ),
+            pool=self.rotation.statistics(),
             body_bytes_held=self.ledger.held,
             body_violations=self.ledger.violations,
             outcomes={outcome.value: self.outcomes[outcome] for outcome in Outcome},

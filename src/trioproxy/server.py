@@ -22,6 +22,7 @@ from .net import Connector, Listener, ServerTls, TlsError, connect, interval_for
 from .runtime import Runtime, Statistics
 from .transport import Transport
 from .upstream.endpoint import Endpoint
+from .upstream.pool import Pool
 from .upstream.request import Client
 
 _logger: Final = logging.getLogger("trioproxy")
@@ -67,11 +68,7 @@ class Proxy:
         upstream_tls: ssl.SSLContext | None = None,
         connector: Connector = connect,
     ) -> None:
-        if isinstance(upstreams, str):
-            raise TypeError("upstreams is a list of URLs: give [url] for a single one")
-        if not upstreams:
-            raise ValueError("a proxy needs at least one upstream, like http://127.0.0.1:8000")
-        self._runtime = Runtime(upstreams, settings or Settings(), connector, upstream_tls)
+        self._runtime = Runtime(_several(upstreams), settings or Settings(), connector, upstream_tls)
         self._connections: set[ClientConnection] = set()
         self._accepting: set[trio.CancelScope] = set()
         """What brings new connections about: listening, and the handshakes of TLS. A drain ends it."""
@@ -79,6 +76,26 @@ class Proxy:
         self._drain_until = math.inf
         self._users = 0
         self._peers_watched = -math.inf
+
+    def reconfigure(
+        self,
+        upstreams: Sequence[str],
+        *,
+        settings: Settings | None = None,
+        upstream_tls: ssl.SSLContext | None = None,
+    ) -> None:
+        """Serve requests that begin from now on by these; returns at once, whether or not the proxy serves.
+
+        Requests in flight end as they began, on the upstreams that they have. Connections to an upstream that stays are
+        kept, if it speaks TLS only with the same ``upstream_tls``; those to one that goes are closed, each when its
+        request is over. What belongs to no single request goes by the new settings at once: ``limits.bodies_size``,
+        ``deadlines.vanished`` and ``deadlines.drain``.
+
+        :param upstreams: as for the constructor, and so are the others.
+        :raises ValueError: an upstream is no URL, or there is none. Nothing has changed then.
+        :raises ImportError: the library of ``codec`` is not installed. Nothing has changed then.
+        """
+        self._runtime.reconfigure(_several(upstreams), settings or Settings(), upstream_tls)
 
     def statistics(self) -> Statistics:
         """What the proxy is doing and has done."""
@@ -242,12 +259,8 @@ class Proxy:
         self._users += 1
         try:
             async with trio.open_nursery() as nursery:
-                for pool in self._runtime.rotation.pools:
-                    nursery.start_soon(pool.close_expired)
-                    if not pool.endpoint.literal:
-                        nursery.start_soon(self._keep_resolved, pool.endpoint)
-                if self._runtime.settings.deadlines.vanished < math.inf:
-                    nursery.start_soon(self._watch_peers)
+                nursery.start_soon(self._tend_pools, nursery)
+                nursery.start_soon(self._watch_peers)
                 yield
                 nursery.cancel_scope.cancel()
         finally:
@@ -256,10 +269,33 @@ class Proxy:
                 for pool in self._runtime.rotation.pools:
                     pool.close_idle()
 
-    async def _watch_peers(self) -> None:
-        patience = self._runtime.settings.deadlines.vanished
-        interval = interval_for(patience)
+    async def _tend_pools(self, nursery: trio.Nursery) -> None:
+        """Start what each pool needs, for those too that come later."""
+        rotation = self._runtime.rotation
+        tended: set[Pool] = set()
         while True:
+            changed, pools = rotation.changed, rotation.pools
+            for pool in pools:
+                if pool not in tended:
+                    nursery.start_soon(self._tend, pool)
+            tended = set(pools)
+            await changed.wait()
+
+    async def _tend(self, pool: Pool) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(pool.close_expired)
+            if not pool.endpoint.literal:
+                nursery.start_soon(self._keep_resolved, pool.endpoint)
+            await pool.retired.wait()
+            nursery.cancel_scope.cancel()
+
+    async def _watch_peers(self) -> None:
+        while True:
+            patience = self._runtime.settings.deadlines.vanished
+            if patience == math.inf:
+                await self._runtime.rotation.changed.wait()
+                continue
+            interval = interval_for(patience)
             await trio.sleep(interval)
             if trio.current_time() < self._peers_watched + interval:
                 continue  # another user of this proxy does it
@@ -279,6 +315,14 @@ class Proxy:
                 _logger.warning("cannot look up the upstream's name %r: %s", endpoint.host, endpoint.failure)
             told = endpoint.failure
             await trio.sleep(self._runtime.settings.resolve_interval if endpoint.resolved else _RESOLVE_RETRY)
+
+
+def _several(upstreams: Sequence[str]) -> Sequence[str]:
+    if isinstance(upstreams, str):
+        raise TypeError("upstreams is a list of URLs: give [url] for a single one")
+    if not upstreams:
+        raise ValueError("a proxy needs at least one upstream, like http://127.0.0.1:8000")
+    return upstreams
 
 
 def _context_of(tls: ServerTls | ssl.SSLContext | None) -> ssl.SSLContext | None:

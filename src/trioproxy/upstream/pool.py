@@ -81,6 +81,7 @@ class Pool:
         "endpoint",
         "held",
         "opened",
+        "retired",
         "reused",
     )
 
@@ -101,6 +102,8 @@ class Pool:
         self.held = 0
         self.opened = 0
         self.reused = 0
+        self.retired: Final = trio.Event()
+        """Set when no connection is kept any more: the endpoint was taken out."""
         self._connect: Final = connector
         self._keep_alive = keep_alive
         self._tls = tls
@@ -166,6 +169,19 @@ class Pool:
         return ProxyError(
             code, f"cannot {what} the model server", detail=f"{self.endpoint.url}: {error.strerror or error}"
         )
+
+    def renew(self, keep_alive: float, tls: ssl.SSLContext | None) -> None:
+        """Go by these from now on; with another context no connection is used that was made by the old one."""
+        self._keep_alive = keep_alive
+        if self.endpoint.tls and tls is not self._tls:
+            self._tls = tls
+            self.close_idle()
+
+    def retire(self) -> None:
+        """Keep no connection from now on: idle ones are closed, and each that is lent when it comes back."""
+        self._keep_alive = 0
+        self.close_idle()
+        self.retired.set()
 
     async def close_expired(self) -> None:
         """Close idle connections when their time is up, until cancelled."""

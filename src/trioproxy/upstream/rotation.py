@@ -1,0 +1,110 @@
+"""The pools of one proxy, in turn, and how they are replaced while requests are in flight.
+
+Lives here: which pools there are, which of them stay when the upstreams change, and what becomes of those that go. Does
+not live here: connections (pool), and the tasks that tend a pool.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, final
+
+import trio
+
+from ..net import Connector, client_context
+from .endpoint import Endpoint
+from .pool import Pool
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class PoolStatistics:
+    """Upstream connections by state, over all endpoints."""
+
+    idle: int
+    held: int
+    connecting: int
+    opened: int
+    """Since the start, reused ones counted once."""
+    reused: int
+    """How often an idle connection was used again."""
+
+
+@final
+class Rotation:
+    """The pools, in turn: each request gets all of them, beginning with the next."""
+
+    __slots__ = ("_connector", "_default_tls", "_gone", "_next", "_opened", "_reused", "changed", "pools")
+
+    def __init__(self, connector: Connector) -> None:
+        self.pools: tuple[Pool, ...] = ()
+        self.changed = trio.Event()
+        """Set, and replaced by another, when there are other pools."""
+        self._connector: Final = connector
+        self._default_tls: ssl.SSLContext | None = None
+        self._next = 0
+        self._gone: list[Pool] = []
+        """Pools that were taken out and still have connections."""
+        self._opened = self._reused = 0
+        """Of pools that are forgotten."""
+
+    def order(self) -> tuple[Pool, ...]:
+        """The pools to try, in order."""
+        pools = self.pools
+        if len(pools) == 1:
+            return pools
+        first = self._next
+        self._next = (first + 1) % len(pools)
+        return pools[first:] + pools[:first]
+
+    def replace(self, upstreams: Sequence[str], *, keep_alive: float, tls: ssl.SSLContext | None) -> None:
+        """Have these upstreams from now on.
+
+        The pool of one that stays is kept, with its connections. One that goes lends no idle connection any more, and
+        closes each that is lent when it comes back.
+
+        :param tls: for those that speak TLS; None for the system's authorities.
+        :raises ValueError: one is no URL; nothing has changed then.
+        """
+        endpoints = [Endpoint(url) for url in upstreams]
+        if tls is None and any(endpoint.tls for endpoint in endpoints):
+            tls = self._default_tls = self._default_tls or client_context()
+        going = list(self.pools)
+        pools: list[Pool] = []
+        for endpoint in endpoints:
+            stays = next((pool for pool in going if pool.endpoint.url == endpoint.url), None)
+            if stays is None:
+                pools.append(Pool(endpoint, keep_alive=keep_alive, connector=self._connector, tls=tls))
+            else:
+                going.remove(stays)
+                stays.renew(keep_alive, tls)
+                pools.append(stays)
+        for pool in going:
+            pool.retire()
+        self._gone += going
+        self._forget_idle()
+        self.pools = tuple(pools)
+        self._next = 0
+        changed, self.changed = self.changed, trio.Event()
+        changed.set()
+
+    def _forget_idle(self) -> None:
+        """Keep no pool that was taken out and has no connection left, but what it has counted."""
+        for pool in [pool for pool in self._gone if not pool.held and not pool.connecting]:
+            self._gone.remove(pool)
+            self._opened += pool.opened
+            self._reused += pool.reused
+
+    def statistics(self) -> PoolStatistics:
+        """The connections, those of pools that were taken out included."""
+        self._forget_idle()
+        pools = (*self.pools, *self._gone)
+        return PoolStatistics(
+            idle=sum(pool.idle for pool in pools),
+            held=sum(pool.held for pool in pools),
+            connecting=sum(pool.connecting for pool in pools),
+            opened=self._opened + sum(pool.opened for pool in pools),
+            reused=self._reused + sum(pool.reused for pool in pools),
+        )
