@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from ..configfile import FileConfig, render
 from .foreground import say
 from .parameters import FILE
 from .serve import load_or_exit
@@ -25,5 +26,9 @@ def check(file: Path) -> None:
 
 
 @click.command()
-def config() -> None:
-    """Show configurations."""
+@click.option("--defaults", is_flag=True, help="Print a complete file: every key with its default and what it is for.")
+def config(defaults: bool) -> None:
+    """Show what a configuration file can say."""
+    if not defaults:
+        raise click.UsageError("Missing option '--defaults'.")
+    say(render(FileConfig()), nl=False)

@@ -24,10 +24,10 @@ _UNWINDING: Final = 5.0
 """Seconds that stopping may take beyond the grace before the process ends itself: a thread cannot be cancelled."""
 
 
-def say(message: str, *, err: bool = False) -> None:
+def say(message: str, *, err: bool = False, nl: bool = True) -> None:
     """Print, if anybody listens: a log collector that went away must not end the proxy."""
     with contextlib.suppress(OSError):
-        click.echo(message, err=err)
+        click.echo(message, err=err, nl=nl)
 
 
 @final

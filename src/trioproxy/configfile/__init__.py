@@ -9,6 +9,7 @@ from .mistakes import Path as KeyPath
 from .model import FileConfig
 from .overrides import Override, Overrides
 from .places import Place, parse_address, show_address
+from .render import render
 from .scalars import Measured
 from .schema import Kind, table_kind
 
@@ -25,6 +26,7 @@ __all__ = [
     "fingerprint",
     "load",
     "parse_address",
+    "render",
     "show_address",
     "table_kind",
 ]
