@@ -37,7 +37,7 @@ class Running:
             [*COMMAND, *arguments], env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
         self.first = self.line()
-        found = re.search(r"http://([^:]+|\[[^]]+\]):(\d+)", self.first)
+        found = re.search(r"https?://([^:]+|\[[^]]+\]):(\d+)", self.first)
         assert found, (self.first, self._process.stderr and self._process.stderr.read())
         self.host = found[1].strip("[]")
         self.port = int(found[2])

@@ -32,9 +32,9 @@ class SettingError(ValueError):
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deadlines:
-    """How long each part of an exchange may take, in seconds; ``math.inf`` turns one off.
+    """How long each part of an exchange may take.
 
-    Each has an outcome of its own, so that a timeout says what was waited for.
+    In seconds; ``math.inf`` turns one off. Each has an outcome of its own, so that a timeout says what was waited for.
     """
 
     connect: Seconds = 5.0
@@ -81,11 +81,15 @@ class Deadlines:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """How much of everything, in bytes and counts."""
+    """How much there may be of everything.
+
+    In bytes and counts.
+    """
 
     head_size: Bytes = 65536
     """Of one head, request or response; 431 above."""
     head_fields: int = 100
+    """Fields of one head; 431 above."""
     target_size: Bytes = 8192
     """Of the request target; 414 above."""
     body_size: Bytes = 64 << 20
@@ -123,7 +127,7 @@ class Settings:
     codec: ParserName = field(default_factory=default_parser)
     """Which head parser: ``llhttp`` where httptools is, else ``h11``."""
     resolve_interval: Seconds = 30.0
-    """Seconds between two look-ups of an upstream's name."""
+    """Between two look-ups of an upstream's name."""
 
     def __post_init__(self) -> None:
         for name, choices in (

@@ -13,14 +13,15 @@ from pathlib import Path
 from typing import Final, get_args
 
 import click
+import trio
 
 from ..config import BodyMode, Deadlines, HalfClose, Limits
 from ..configfile import ConfigError, Loaded, Overrides, Place, load
 from ..http1 import ParserName, default_parser
 from ..process import fix_mmap_threshold, raise_file_limit, streams_for
-from ..server import Proxy
 from .foreground import Announce, open_listeners, run_until_signal, say
 from .parameters import FILE, PlaceType, UrlType, overrides_of
+from .reload import Serving
 
 _logger: Final = logging.getLogger("trioproxy")
 
@@ -147,7 +148,7 @@ def serve(
         deadlines,
         limits,
     )
-    _serve(load_or_exit(file, overrides))
+    _serve(Serving(file, overrides, load_or_exit(file, overrides)))
 
 
 def load_or_exit(file: Path | None, overrides: Overrides) -> Loaded:
@@ -161,10 +162,8 @@ def load_or_exit(file: Path | None, overrides: Overrides) -> Loaded:
         raise SystemExit(1) from None
 
 
-def _serve(loaded: Loaded) -> None:
-    config = loaded.config
-    tls = loaded.tls.server
-    proxy = Proxy(config.endpoints, settings=config.settings, upstream_tls=loaded.tls.upstream)
+def _serve(serving: Serving) -> None:
+    loaded, proxy, tls = serving.loaded, serving.proxy, serving.loaded.tls.server
     fix_mmap_threshold()
     files = raise_file_limit()
     room = "" if files is None else f", {files} open files allow {streams_for(files)} streams at a time"
@@ -175,28 +174,21 @@ def _serve(loaded: Loaded) -> None:
             say(f"trioproxy listens on {name if name.startswith('unix:') else f'{scheme}://{name}'}{room}")
         for endpoint in loaded.shown_endpoints:
             say(f"  upstream {endpoint}")
-        if not config.upstream_tls.verify:
+        if not loaded.config.upstream_tls.verify:
             _logger.warning("the certificates of upstreams are not checked: whoever answers gets the prompts")
 
     async def run() -> None:
-        await proxy.serve_listeners(await open_listeners(config.listen), tls=tls, task_status=Announce(announce))
-
-    def reload() -> None:
-        if tls is None:
-            say("SIGHUP: there is no certificate to read again")
-            return
-        try:
-            tls.reload()
-        except OSError as error:
-            _logger.warning("kept the certificate as it was: %s", error)
-        else:
-            say("read the certificate again, for connections from now on")
+        listeners = await open_listeners(loaded.config.listen)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(serving.watch)
+            await proxy.serve_listeners(listeners, tls=tls, task_status=Announce(announce))
+            nursery.cancel_scope.cancel()
 
     def stop() -> tuple[str, float]:
         proxy.drain()
         waiting = sum(proxy.statistics().in_flight.values())
-        grace = config.settings.deadlines.drain
+        grace = serving.loaded.config.settings.deadlines.drain
         limit = "as long as they take" if grace == math.inf else f"at most {grace:g} s"
         return f"draining: {waiting} in flight, {limit}; a second signal ends them", grace
 
-    run_until_signal(run, stop, reload)
+    run_until_signal(run, stop, serving.reload)

@@ -3,7 +3,8 @@
 Re-exports what the command line needs.
 """
 
-from .load import Loaded, fingerprint, load
+from .changes import Changes, changes
+from .load import Loaded, load
 from .mistakes import ConfigError
 from .mistakes import Path as KeyPath
 from .model import FileConfig
@@ -12,8 +13,10 @@ from .places import Place, parse_address, show_address
 from .render import render
 from .scalars import Measured
 from .schema import Kind, table_kind
+from .watch import watch_files
 
 __all__ = [
+    "Changes",
     "ConfigError",
     "FileConfig",
     "KeyPath",
@@ -23,10 +26,11 @@ __all__ = [
     "Override",
     "Overrides",
     "Place",
-    "fingerprint",
+    "changes",
     "load",
     "parse_address",
     "render",
     "show_address",
     "table_kind",
+    "watch_files",
 ]

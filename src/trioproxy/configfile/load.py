@@ -6,7 +6,6 @@ and keys (decode), and applying a configuration.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import pathlib
 import re
@@ -23,9 +22,10 @@ from ..upstream.endpoint import Endpoint
 from .decode import Decoder
 from .locate import Locations
 from .mistakes import ConfigError, Mistake, Path
-from .model import DEFAULT_POOL, FileConfig
+from .model import DEFAULT_POOL, FileConfig, UpstreamTlsConfig
 from .overrides import Overrides, overridden
 from .schema import table_kind
+from .watch import Digests, digests
 
 _PLACE_IN_TEXT: Final = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
 _REMEDIES: Final = {
@@ -34,6 +34,7 @@ _REMEDIES: Final = {
     "Expected newline or end of document after a statement": "one setting a line",
     "Unterminated string": "a text ends with the quotes that it began with",
     "Illegal character '\\n'": "a text ends, on the same line, with the quotes that it began with",
+    "Found invalid character '\\n'": "a text ends, on the same line, with the quotes that it began with",
     "Unclosed array": "a list ends with ]",
     "Invalid statement": "a line is KEY = VALUE, [table] or # comment",
     "Unescaped '\\' in a string": "write '…' around a text with backslashes",
@@ -47,6 +48,8 @@ class Tls(NamedTuple):
     server: ServerTls | None
     upstream: ssl.SSLContext | None
     """None where no endpoint needs one."""
+    upstream_said: object
+    """Equal to another's if both come from the same keys and the same contents of files."""
 
 
 @final
@@ -56,8 +59,8 @@ class Loaded:
 
     config: FileConfig
     tls: Tls
-    files: frozenset[pathlib.Path]
-    """All files that it depends on, itself included."""
+    files: Digests
+    """All files that it depends on, itself included, as they were when it was read."""
     hidden: Mapping[Path, str]
     """What stands in the file for values that must not be printed, since they came from the environment or a file."""
 
@@ -74,21 +77,16 @@ class Loaded:
         places = enumerate(self.config.listen)
         return tuple(self.hidden.get(("listen", number), place.shown) for number, place in places)
 
-    def fingerprint(self) -> str:
-        """Tells whether any of the files has other contents than at another time."""
-        return fingerprint(self.files)
+
+def tls_files(tls: UpstreamTlsConfig) -> dict[str, pathlib.Path | None]:
+    """The files for TLS to endpoints, by their keys."""
+    return {"ca": tls.ca, "key": tls.key, "cert": tls.cert}
 
 
-def fingerprint(files: frozenset[pathlib.Path]) -> str:
-    """A digest of the contents of files, of whether they can be read included."""
-    digest = hashlib.sha256()
-    for path in sorted(files):
-        try:
-            content = hashlib.sha256(path.read_bytes()).hexdigest()
-        except OSError as error:
-            content = f"error {error.errno}"
-        digest.update(f"{path}\0{content}\0".encode(errors="surrogateescape"))
-    return digest.hexdigest()
+def named_files(config: FileConfig) -> set[pathlib.Path]:
+    """The certificates and keys that it names."""
+    named = {config.tls.cert, config.tls.key, *tls_files(config.upstream_tls).values()}
+    return {path for path in named if path is not None}
 
 
 def load(file: pathlib.Path | None, overrides: Overrides, environ: Mapping[str, str] = os.environ) -> Loaded:
@@ -131,10 +129,7 @@ class _Loading:
         self._check(config)
         tls = self._tls(config)
         self._raise_mistakes()
-        theirs = config.upstream_tls
-        named = (config.tls.cert, config.tls.key, theirs.ca, theirs.cert, theirs.key)
-        files |= {path for path in named if path is not None}
-        return Loaded(config, tls, frozenset(files), self._hidden)
+        return Loaded(config, tls, digests(files | named_files(config)), self._hidden)
 
     def _error(self, mistakes: list[Mistake]) -> ConfigError:
         return ConfigError("" if self._file is None else str(self._file), mistakes)
@@ -183,10 +178,12 @@ class _Loading:
                 for again in twice
             ]
         found = _PLACE_IN_TEXT.search(message)
-        line = int(found[1]) if found and found[1] else text.rstrip("\n").count("\n") + 1
+        last = self._locations.last
+        line = (
+            int(found[1]) if found and found[1] else self._locations.line(last)
+        )  # what ends with the file began there
         said = _PLACE_IN_TEXT.sub("", message)
         remedy = _REMEDIES.get(said)
-        last = self._locations.last
         path = last if self._locations.lines.get(last, 0) == line else ()
         return [Mistake(line, path, f"not TOML: {said[:1].lower()}{said[1:]}" + (f"; {remedy}" if remedy else ""))]
 
@@ -229,7 +226,7 @@ class _Loading:
                 self._unusable(error, "tls", {"key": ours.key, "cert": ours.cert})
         elif ours.key is not None:
             self._mistake(("tls", "key"), "needs its certificate: set cert too")
-        files = {"ca": theirs.ca, "key": theirs.key, "cert": theirs.cert}
+        files = tls_files(theirs)
         if any(files.values()) or any(Endpoint(url).tls for url in config.endpoints):
             try:
                 upstream = client_context(ca=theirs.ca, cert=theirs.cert, key=theirs.key, verify=theirs.verify)
@@ -237,7 +234,8 @@ class _Loading:
                 self._unusable(error, "upstream_tls", files)
             except ValueError:
                 self._mistake(("upstream_tls", "key"), "needs its certificate: set cert too")
-        return Tls(server, upstream)
+        contents = digests({path for path in files.values() if path is not None})
+        return Tls(server, upstream, (upstream is None, theirs, contents))
 
     def _unusable(self, error: OSError, table: str, files: Mapping[str, pathlib.Path | None]) -> None:
         """Note that a TLS file cannot be used, at the key of the one that the error speaks of."""

@@ -15,7 +15,7 @@ from typing import Annotated, Final, final
 from ..config import Settings
 from .places import Place
 from .scalars import Url
-from .schema import FLAT
+from .schema import FLAT, RESTART
 
 DEFAULT_POOL: Final = "default"
 
@@ -26,7 +26,8 @@ class TlsConfig:
     """TLS to clients."""
 
     cert: Path | None = None
-    """The certificate (PEM) to show to clients, its chain after it: all listeners speak TLS then."""
+    """The certificate (PEM) to show to clients, its chain after it: all listeners speak TLS then. Whether they do
+    takes a restart; which certificate they show does not."""
     key: Path | None = None
     """The file with the certificate's key, if that is not in the same file."""
 
@@ -61,7 +62,7 @@ class PoolConfig:
 class FileConfig:
     """Everything that a configuration file can say."""
 
-    listen: tuple[Place, ...] = (Place.parse("127.0.0.1:8080"),)
+    listen: Annotated[tuple[Place, ...], RESTART] = (Place.parse("127.0.0.1:8080"),)
     """Where to listen: ``HOST:PORT``, ``[IPV6]:PORT``, ``:PORT`` (every address of this machine), ``unix:PATH``, or
     ``systemd`` for the sockets of a .socket unit. What is changed here takes a restart."""
     upstreams: tuple[Url, ...] = ()

@@ -85,12 +85,16 @@ def _written(kind: Kind, value: object) -> str:
 def _toml(value: TomlValue) -> str:
     if not isinstance(value, str):
         return json.dumps(value)
+    return _quoted(value.replace("${", "$${"))
+
+
+def _quoted(text: str) -> str:
     # A JSON string is one of TOML's, but for DEL.
-    return json.dumps(value.replace("${", "$${"), ensure_ascii=False).replace("\x7f", "\\u007f")
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _dotted(path: Path) -> str:
-    return ".".join(str(part) if _BARE.fullmatch(str(part)) else json.dumps(part) for part in path)
+    return ".".join(str(part) if _BARE.fullmatch(str(part)) else _quoted(str(part)) for part in path)
 
 
 def _comment(text: str) -> Iterator[str]:

@@ -19,6 +19,8 @@ from .scalars import PLAIN, Choice, Measured, Scalar
 
 FLAT: Final = "flat"
 """Annotates a field whose keys stand in the table around it."""
+RESTART: Final = "restart"
+"""Annotates a field that a running proxy cannot change."""
 
 
 @final
@@ -67,6 +69,8 @@ class Key:
     name: str
     kind: Kind
     doc: str
+    restart: bool
+    """Whether a change takes a restart."""
 
     @property
     def spellings(self) -> dict[str, str]:
@@ -90,7 +94,7 @@ def table_kind(make: type) -> TableKind:
             flat[item.name] = kind
         else:
             doc = docs.get(item.name) or (kind.doc if isinstance(kind, TableKind) else "")
-            keys[item.name] = Key(item.name, kind, doc)
+            keys[item.name] = Key(item.name, kind, doc, restart=RESTART in get_args(hint))
         if item.default is MISSING and item.default_factory is MISSING:
             raise TypeError(f"{make.__name__}.{item.name} needs a default")
     return TableKind(make, keys, flat, _one_line(inspect.cleandoc(make.__doc__ or "").partition("\n\n")[0]))
@@ -102,7 +106,7 @@ def _kind(hint: object) -> Kind:
         for note in args[1:]:
             if isinstance(note, Quantity):
                 return Measured(note)
-            if note is not FLAT:
+            if note not in (FLAT, RESTART):
                 assert not isinstance(note, str)
                 scalar: Scalar = note
                 return scalar

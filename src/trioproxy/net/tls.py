@@ -293,6 +293,10 @@ class ServerTls:
         """
         self.context = self._load()
 
+    def use(self, other: ServerTls) -> None:
+        """Have the files of another from now on, and its certificate for the next handshakes."""
+        self._cert, self._key, self.context = other._cert, other._key, other.context
+
     def _load(self) -> ssl.SSLContext:
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         _load_chain(context, self._cert, self._key)
