@@ -21,6 +21,7 @@ import click
 import trio
 
 from . import __version__
+from .bench.cli import bench
 from .bench.mock import MockServer, MockSettings
 from .config import BodyMode, Deadlines, HalfClose, Limits, Settings
 from .http1 import ParserName, default_parser
@@ -494,3 +495,6 @@ def demo(as_json: bool) -> None:
     from .bench.demo import run_demo  # only this command measures memory
 
     sys.exit(run_demo(as_json=as_json))
+
+
+main.add_command(bench)

@@ -51,13 +51,20 @@ class MockServer:
 
     :param settings: the behaviour where a request's ``metadata`` says nothing.
     :param clock: seconds, for the records; see ``Ledger``.
+    :param on_name: called with each record as soon as its id is known; see ``Ledger``.
     """
 
     __slots__ = ("_ledger", "settings")
 
-    def __init__(self, settings: MockSettings = DEFAULTS, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        settings: MockSettings = DEFAULTS,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        on_name: Callable[[RequestRecord], None] | None = None,
+    ) -> None:
         self.settings = settings
-        self._ledger = Ledger(clock)
+        self._ledger = Ledger(clock, on_name=on_name)
 
     @property
     def records(self) -> Sequence[RequestRecord]:

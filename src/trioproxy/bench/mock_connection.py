@@ -150,13 +150,16 @@ class Connection:
     def _begin(self, request: h11.Request) -> None:
         headers = dict(request.headers)
         path, _, query = request.target.partition(b"?")
-        named = headers.get(b"x-request-id")
+        request_id = headers.get(b"x-request-id")
+        named = headers.get(b"x-bench-id", request_id)
         record = RequestRecord(
             id=self._ledger.next_id() if named is None else printable(named.decode("latin-1")),
             path=printable(path.decode("latin-1")),
             seen=self._ledger.clock(),
         )
-        exchange = self._exchange = Exchange(record, method=request.method, path=path, query=query, request_id=named)
+        exchange = self._exchange = Exchange(
+            record, method=request.method, path=path, query=query, request_id=request_id
+        )
         if not path.startswith(b"/mock/"):
             self._ledger.add(record)
         announced = headers.get(b"content-length")
@@ -270,7 +273,8 @@ class Connection:
             await self._send_error(exchange, plan)
             return
         record = exchange.record
-        record.id = record.id if plan.id is None else plan.id
+        if plan.id is not None:
+            self._ledger.rename(record, plan.id)
         record.model = plan.model
         record.stream = plan.stream
         exchange.plan = plan

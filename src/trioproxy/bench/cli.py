@@ -1,0 +1,196 @@
+"""``trioproxy bench``: arguments to a plan, a plan to a report, the report to files and an exit status.
+
+Lives here: what is typed and where results go. Does not live here: measuring (referee/), and it imports that only when
+a command runs.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+if TYPE_CHECKING:
+    from .referee.report import CancelReport
+
+_FILE: Final = click.Path(dir_okay=False, path_type=Path)
+_POSITIVE: Final = click.FloatRange(min=0, min_open=True)
+_STAGES: Final = ("uploading", "before-head", "early-head", "stall", "mid-stream", "after-last", "whole")
+_WAYS: Final = ("fin", "rst", "half-close", "deadline")
+_UPSTREAMS: Final = ("stops", "ignores")
+
+
+@click.group()
+def bench() -> None:
+    """Judge an HTTP proxy in front of a model server: what it wastes when clients leave, what it holds while they wait.
+
+    The proxy is one that runs already (--proxy URL) and forwards to the address where this tool then plays the model
+    server (--upstream-listen HOST:PORT), or a command that is started and stopped (--proxy-cmd).
+    """
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise click.BadParameter(f"{text!r} is not HOST:PORT, such as 127.0.0.1:8000", param_hint="--upstream-listen")
+    return host.strip("[]") or "0.0.0.0", int(port)
+
+
+def _header(text: str) -> tuple[str, str]:
+    name, colon, value = text.partition(":")
+    if not colon or not name.strip():
+        raise click.BadParameter(f"{text!r} is not 'Name: value'", param_hint="--header")
+    return name.strip(), value.strip()
+
+
+class _Progress:
+    """One line on a terminal, written over again and again; nothing elsewhere."""
+
+    def __init__(self) -> None:
+        self._shown = sys.stderr.isatty()
+
+    def __call__(self, text: str) -> None:
+        if self._shown:
+            click.echo(f"\r\x1b[K{text[:98]}", err=True, nl=False)
+
+    def end(self) -> None:
+        if self._shown:
+            click.echo("\r\x1b[K", err=True, nl=False)
+
+
+@bench.command()
+@click.option("--proxy", metavar="URL", help="A proxy that forwards to --upstream-listen.")
+@click.option("--upstream-listen", metavar="HOST:PORT", help="Where to play the model server.")
+@click.option("--proxy-cmd", metavar="COMMAND", help="Starts a proxy; {listen} and {upstream} are filled in.")
+@click.option("--stage", "stages", type=click.Choice(_STAGES), multiple=True, help="Default: all.")
+@click.option("--way", "ways", type=click.Choice(_WAYS), multiple=True, help="Default: all.")
+@click.option(
+    "--upstream", "upstreams", type=click.Choice(_UPSTREAMS), multiple=True, help="At a disconnect. Default: stops."
+)
+@click.option("--fraction", "fractions", type=click.FloatRange(0, 1, max_open=True), multiple=True, default=(0.5,))
+@click.option("--rounds", type=click.IntRange(min=1), default=10, show_default=True, help="Requests of each case.")
+@click.option("--body", "size", type=click.IntRange(min=1), default=4096, show_default=True, metavar="BYTES")
+@click.option("--upload", "upload_size", type=click.IntRange(min=1), default=1 << 20, show_default=True)
+@click.option("--prefill", type=_POSITIVE, default=0.5, show_default=True, metavar="SECONDS")
+@click.option("--stall", type=_POSITIVE, default=0.5, show_default=True, metavar="SECONDS")
+@click.option("--interval", type=_POSITIVE, default=0.02, show_default=True, metavar="SECONDS")
+@click.option("--watch", type=_POSITIVE, default=2.0, show_default=True, metavar="SECONDS")
+@click.option("--late", "late_after", type=_POSITIVE, default=0.25, show_default=True, metavar="SECONDS")
+@click.option("--model", default="mock-model", show_default=True, metavar="NAME")
+@click.option("--header", "headers", metavar="'NAME: VALUE'", multiple=True, help="A further one of every request.")
+@click.option("--require", "requirements", metavar="'NAME==NUMBER'", multiple=True, help="Exit with 1 if it fails.")
+@click.option("--json", "json_file", type=_FILE, help="Write the report here; - for standard output.")
+@click.option("--records", type=_FILE, help="Write one JSON line for each request, while the run goes on.")
+@click.option("--keep-payloads", is_flag=True, help="Keep request bodies in the records.")
+def cancel(
+    proxy: str | None,
+    upstream_listen: str | None,
+    proxy_cmd: str | None,
+    stages: tuple[str, ...],
+    ways: tuple[str, ...],
+    upstreams: tuple[str, ...],
+    fractions: tuple[float, ...],
+    rounds: int,
+    size: int,
+    upload_size: int,
+    prefill: float,
+    stall: float,
+    interval: float,
+    watch: float,
+    late_after: float,
+    model: str,
+    headers: tuple[str, ...],
+    requirements: tuple[str, ...],
+    json_file: Path | None,
+    records: Path | None,
+    keep_payloads: bool,
+) -> None:
+    """Let clients leave at every stage and in every way, and tell what the model server saw of it."""
+    import trio
+
+    from .. import __version__
+    from ..process import raise_file_limit
+    from .referee import text
+    from .referee.cancel import CancelPlan, CancelRun
+    from .referee.cases import STAGES, WAYS, Pace, Stage, Upstream, Way, cases
+    from .referee.metrics import CANCEL
+    from .referee.require import Requirement
+    from .referee.target import parse_command, parse_url
+
+    extra = tuple(_header(one) for one in headers)
+    try:
+        required = [Requirement.parse(one, [definition.name for definition in CANCEL]) for one in requirements]
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--require") from None
+    if (proxy is None) == (proxy_cmd is None):
+        raise click.UsageError("one of --proxy and --proxy-cmd is needed")
+    if proxy is not None and upstream_listen is None:
+        raise click.UsageError("--proxy needs --upstream-listen HOST:PORT, where the proxy forwards to")
+    try:
+        address = None if proxy is None else parse_url(proxy, extra)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--proxy") from None
+    try:
+        command = None if proxy_cmd is None else parse_command(proxy_cmd)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--proxy-cmd") from None
+    plan = CancelPlan(
+        cases=cases(
+            [Stage(one) for one in stages] or STAGES,
+            [Way(one) for one in ways] or WAYS,
+            [Upstream(one) for one in upstreams] or [Upstream.STOPS],
+            fractions,
+        ),
+        proxy=address,
+        command=command,
+        upstream_listen=("127.0.0.1", 0) if upstream_listen is None else _address(upstream_listen),
+        headers=extra,
+        model=model,
+        rounds=rounds,
+        size=size,
+        upload_size=upload_size,
+        pace=Pace(prefill=prefill, stall=stall, interval=interval, watch=watch),
+        late_after=late_after,
+        records=records,
+        keep_payloads=keep_payloads,
+    )
+    raise_file_limit()
+    progress = _Progress()
+    run = CancelRun(plan, progress)
+    try:
+        trio.run(run.run)
+    finally:
+        progress.end()
+    report = run.report(__version__, _options())
+    report.requirements = [one.check(report.metrics) for one in required]
+    _write(report, json_file)
+    if str(json_file) != "-":
+        click.echo(text.cancel(report))
+    sys.exit(report.status)
+
+
+def _options() -> dict[str, object]:
+    """What was typed, so that a report can be had again."""
+    return {"command": shlex.join(["trioproxy", *sys.argv[1:]])}
+
+
+def _write(report: CancelReport, json_file: Path | None) -> None:
+    import msgspec
+
+    if json_file is None:
+        return
+    document = msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n"
+    _put(json_file, document)
+
+
+def _put(path: Path, document: bytes) -> None:
+    if str(path) == "-":
+        click.echo(document.decode(), nl=False)
+        return
+    try:
+        path.write_bytes(document)
+    except OSError as error:
+        raise click.ClickException(f"cannot write {path}: {error.strerror}") from None

@@ -1,0 +1,144 @@
+"""What a run has found, as one object: it is what the JSON says and what every other form is made of.
+
+Lives here: the shape, and the exit status. Names are stable: one may be added, none changes its meaning. Does not live
+here: how it is shown (text.py, markdown.py, junit.py, html.py).
+"""
+
+from __future__ import annotations
+
+import platform
+import time
+from typing import Final
+
+import msgspec
+
+from .metrics import CaseResult, Metrics, Spread
+from .require import Finding
+from .usage import OwnUsage
+
+EXIT_OK: Final = 0
+EXIT_UNMET: Final = 1
+"""A requirement does not hold."""
+EXIT_BROKEN: Final = 3
+"""The run could not be finished: the proxy is not there, or has ended."""
+EXIT_VOID: Final = 4
+"""The tool itself was too slow for its figures to be the proxy's."""
+
+
+class Machine(msgspec.Struct, frozen=True):
+    """Where it was measured."""
+
+    system: str = platform.platform()
+    python: str = platform.python_version()
+    version: str = ""
+    """Of trioproxy."""
+    date: str = msgspec.field(default_factory=lambda: time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
+
+
+class CrowdResult(msgspec.Struct, kw_only=True, frozen=True):
+    """A mass disconnect: many streams at a stage, all left at once, while others go on. Milliseconds."""
+
+    leg: str
+    stage: str
+    way: str
+    streams: int
+    """That came to the stage."""
+    survivors: int
+    ttft_before: Spread
+    """Of probes due in the second before."""
+    ttft_after: Spread
+    """Of probes due in the second after."""
+    itl_before: Spread
+    itl_after: Spread
+    stall: float | None
+    """The longest that a probe due in the second after took to its whole answer."""
+    lost_probes: int
+    """Probes that failed or had no answer when the watch ended."""
+
+
+class DrainResult(msgspec.Struct, kw_only=True, frozen=True):
+    """What a proxy does at SIGTERM. Milliseconds; null if it had not ended when its time was over."""
+
+    idle: float | None
+    busy: float | None
+    streams: int
+    """In flight at SIGTERM, each with its end within a second."""
+    cut: int
+    """Of these, those that did not get their end."""
+
+
+class TasksAlive(msgspec.Struct, kw_only=True, frozen=True):
+    """Tasks of requests that have ended, the most that were seen (library mode)."""
+
+    after_0_ms: int
+    after_10_ms: int
+    after_100_ms: int
+    names: dict[str, int]
+    """Of those alive after 100 ms, and how often."""
+
+
+class CancelReport(msgspec.Struct, kw_only=True):
+    """Everything that ``trioproxy bench cancel`` has found."""
+
+    kind: str = "cancel"
+    target: str
+    machine: Machine
+    options: dict[str, object]
+    metrics: Metrics
+    """Of the proxy: the figures that ``--require`` names."""
+    direct: Metrics
+    """The same without a proxy: what tool and system add."""
+    difference: Metrics
+    """Proxy less direct, of the figures that both legs have."""
+    cases: list[CaseResult]
+    crowds: list[CrowdResult] = []
+    drain: DrainResult | None = None
+    tasks: TasksAlive | None = None
+    proxy_cpu_share: float | None = None
+    """Of one processor, over the run; null for a proxy whose process is not known."""
+    own: OwnUsage | None = None
+    requirements: list[Finding] = []
+    error: str | None = None
+    """Why the run could not be finished."""
+    void: str | None = None
+    """Why the figures are not the proxy's."""
+
+    @property
+    def status(self) -> int:
+        """The exit status."""
+        return exit_status(self.error, self.void, self.requirements)
+
+
+def exit_status(error: str | None, void: str | None, requirements: list[Finding]) -> int:
+    """The exit status of a run."""
+    if error is not None:
+        return EXIT_BROKEN
+    if void is not None:
+        return EXIT_VOID
+    return EXIT_OK if all(one.holds for one in requirements) else EXIT_UNMET
+
+
+def difference(proxy: Metrics, direct: Metrics) -> Metrics:
+    """Proxy less direct; None where one of them has no figure."""
+    found: Metrics = {}
+    for name, value in proxy.items():
+        other = direct.get(name)
+        found[name] = None if value is None or other is None else value - other
+    return found
+
+
+MAX_LATENESS_MS: Final = 50.0
+MAX_CPU_SHARE: Final = 0.95
+
+
+def void(own: OwnUsage) -> str | None:
+    """Why a tool that used this much must not be believed; None if it may."""
+    late = own.lateness_ms.p99
+    if late is not None and late > MAX_LATENESS_MS:
+        return (
+            f"the tool's own timers were {late:.0f} ms late (99th percentile; {MAX_LATENESS_MS:g} ms may be): the"
+            " machine is too busy, or there are too many streams for it"
+        )
+    if own.cpu_share > MAX_CPU_SHARE:
+        return f"the tool itself used {own.cpu_share:.0%} of a processor: fewer streams, or a longer interval"
+    return None
