@@ -71,7 +71,10 @@ class _Progress:
     "--upstream", "upstreams", type=click.Choice(_UPSTREAMS), multiple=True, help="At a disconnect. Default: stops."
 )
 @click.option("--fraction", "fractions", type=click.FloatRange(0, 1, max_open=True), multiple=True, default=(0.5,))
-@click.option("--rounds", type=click.IntRange(min=1), default=10, show_default=True, help="Requests of each case.")
+@click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True, help="Requests of each case.")
+@click.option("--streams", type=click.IntRange(min=0), default=200, show_default=True, help="Of a mass disconnect.")
+@click.option("--survivors", type=click.IntRange(min=1), default=20, show_default=True, help="Beside them.")
+@click.option("--drain/--no-drain", default=True, help="Whether to see what --proxy-cmd does at SIGTERM.")
 @click.option("--body", "size", type=click.IntRange(min=1), default=4096, show_default=True, metavar="BYTES")
 @click.option("--upload", "upload_size", type=click.IntRange(min=1), default=1 << 20, show_default=True)
 @click.option("--prefill", type=_POSITIVE, default=0.5, show_default=True, metavar="SECONDS")
@@ -94,6 +97,9 @@ def cancel(
     upstreams: tuple[str, ...],
     fractions: tuple[float, ...],
     rounds: int,
+    streams: int,
+    survivors: int,
+    drain: bool,
     size: int,
     upload_size: int,
     prefill: float,
@@ -116,6 +122,7 @@ def cancel(
     from .referee import text
     from .referee.cancel import CancelPlan, CancelRun
     from .referee.cases import STAGES, WAYS, Pace, Stage, Upstream, Way, cases
+    from .referee.crowd import crowd_cases
     from .referee.metrics import CANCEL
     from .referee.require import Requirement
     from .referee.target import parse_command, parse_url
@@ -137,10 +144,12 @@ def cancel(
         command = None if proxy_cmd is None else parse_command(proxy_cmd)
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--proxy-cmd") from None
+    chosen_stages = [Stage(one) for one in stages] or list(STAGES)
+    chosen_ways = [Way(one) for one in ways] or list(WAYS)
     plan = CancelPlan(
         cases=cases(
-            [Stage(one) for one in stages] or STAGES,
-            [Way(one) for one in ways] or WAYS,
+            chosen_stages,
+            chosen_ways,
             [Upstream(one) for one in upstreams] or [Upstream.STOPS],
             fractions,
         ),
@@ -150,6 +159,10 @@ def cancel(
         headers=extra,
         model=model,
         rounds=rounds,
+        crowd_cases=crowd_cases(chosen_stages, chosen_ways) if streams else (),
+        streams=streams,
+        survivors=survivors,
+        drain=drain,
         size=size,
         upload_size=upload_size,
         pace=Pace(prefill=prefill, stall=stall, interval=interval, watch=watch),

@@ -9,8 +9,8 @@ from __future__ import annotations
 import random
 import string
 from collections import defaultdict
-from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, cast, final
@@ -19,13 +19,15 @@ import trio
 
 from ..mock import MockServer
 from . import metrics
-from .cases import Case, Pace
+from .cases import Case, Pace, Way
 from .client import Address
+from .crowd import Crowd, CrowdPlan
+from .drain import measure_drain
 from .index import Index
 from .payloads import Payloads
 from .play import CONTROL, Play, Request, play_once
-from .records import Leg, Outcome, Record, RecordWriter
-from .report import CancelReport, Machine, difference, void
+from .records import Leg, Load, Outcome, Record, RecordWriter
+from .report import CancelReport, CrowdResult, DrainResult, Machine, difference, void
 from .target import Target, TargetError, started, wait_listening
 from .usage import OwnWatch, cpu_ns
 
@@ -55,7 +57,7 @@ class CancelPlan:
     upstream_listen: tuple[str, int] = ("127.0.0.1", 0)
     headers: tuple[tuple[str, str], ...] = ()
     model: str = "mock-model"
-    rounds: int = 10
+    rounds: int = 5
     streams: int = 200
     survivors: int = 20
     size: int = 4096
@@ -73,12 +75,13 @@ class CancelRun:
 
     __slots__ = (
         "_cpu",
+        "_crowd_results",
+        "_drain",
         "_error",
         "_own",
         "_plan",
         "_progress",
         "_records",
-        "_result_cases",
         "_target",
         "_writer",
     )
@@ -86,7 +89,9 @@ class CancelRun:
     def __init__(self, plan: CancelPlan, progress: Progress) -> None:
         self._plan = plan
         self._progress = progress
-        self._records: dict[tuple[Leg, str, Case], list[Record]] = defaultdict(list)
+        self._records: dict[tuple[Leg, Load, Case], list[Record]] = defaultdict(list)
+        self._crowd_results: list[CrowdResult] = []
+        self._drain: DrainResult | None = None
         self._own: OwnWatch | None = None
         self._error: str | None = None
         self._cpu: float | None = None
@@ -120,6 +125,10 @@ class CancelRun:
                 async with self._target_of(upstream) as target:
                     self._target = target.address.url
                     await self._measure(play, direct, target)
+                if plan.command is not None and plan.drain:
+                    self._progress("the drain at SIGTERM")
+                    words = plan.command
+                    self._drain = await measure_drain(play, lambda: self._start(words, upstream), plan.size)
                 nursery.cancel_scope.cancel()
 
     @asynccontextmanager
@@ -131,15 +140,20 @@ class CancelRun:
             return
         assert plan.command is not None
         self._progress("starting the proxy")
-        async with started(plan.command, (_reachable(upstream[0]), upstream[1]), plan.headers) as target:
+        async with self._start(plan.command, upstream) as target:
             yield target
+
+    def _start(self, words: Sequence[str], upstream: tuple[str, int]) -> AbstractAsyncContextManager[Target]:
+        return started(words, (_reachable(upstream[0]), upstream[1]), self._plan.headers)
 
     async def _measure(self, play: Play, direct: Address, target: Target) -> None:
         cpu = None if target.pid is None else cpu_ns(target.pid)
         began = trio.current_time()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_watch_target, target)
-            await self._singles(play, {"direct": direct, "proxy": target.address})
+            legs: dict[Leg, Address] = {"direct": direct, "proxy": target.address}
+            await self._singles(play, legs)
+            await self._crowds(play, legs)
             nursery.cancel_scope.cancel()
         if cpu is not None and target.pid is not None:
             self._cpu = (cpu_ns(target.pid) - cpu) / 1e9 / max(trio.current_time() - began, 1e-9)
@@ -176,12 +190,27 @@ class CancelRun:
             if len(last) == GIVE_UP and all(record.outcome is Outcome.FAILED for record in last):
                 return
 
+    # ---- many at once
+
+    async def _crowds(self, play: Play, legs: dict[Leg, Address]) -> None:
+        plan = self._plan
+        for case in plan.crowd_cases:
+            for leg, address in legs.items():
+                self._progress(f"{plan.streams} at once: {case.label} ({leg})")
+                crowd = Crowd(play, CrowdPlan(case, plan.streams, plan.survivors, plan.size), leg, address)
+                result, records = await crowd.run()
+                self._crowd_results.append(result)
+                self._writer.write(records)
+                for record in records:
+                    self._records[leg, "crowd", CONTROL if record.way is Way.STAY else case].append(record)
+
     # ---- the report
 
     def report(self, version: str, options: dict[str, object]) -> CancelReport:
         """What has been found so far, judged by nobody yet: requirements are the caller's."""
         records = [record for some in self._records.values() for record in some]
-        proxy, direct = metrics.overall(records, "proxy"), metrics.overall(records, "direct")
+        proxy = metrics.overall(records, "proxy") | self._crowd_metrics("proxy") | _drain_metrics(self._drain)
+        direct = metrics.overall(records, "direct") | self._crowd_metrics("direct")
         own = None if self._own is None else self._own.usage()
         return CancelReport(
             target=self._target,
@@ -191,19 +220,47 @@ class CancelRun:
             direct=direct,
             difference=difference(proxy, direct),
             cases=[
-                metrics.summarize(case, leg, "single", found)
-                for (leg, _, case), found in sorted(self._records.items(), key=_order)
+                metrics.summarize(case, leg, load, found)
+                for (leg, load, case), found in sorted(self._records.items(), key=_order)
             ],
+            crowds=self._crowd_results,
+            drain=self._drain,
             proxy_cpu_share=self._cpu,
             own=own,
             error=self._error,
             void=None if own is None else void(own),
         )
 
+    def _crowd_metrics(self, leg: Leg) -> metrics.Metrics:
+        """The worst of the mass disconnects."""
+        results = [result for result in self._crowd_results if result.leg == leg]
+        return {
+            "survivor_ttft_p99_ms": _most(result.ttft_after.p99 for result in results),
+            "survivor_ttft_added_ms": _most(_added(result.ttft_before, result.ttft_after) for result in results),
+            "survivor_itl_p99_ms": _most(result.itl_after.p99 for result in results),
+            "survivor_itl_added_ms": _most(_added(result.itl_before, result.itl_after) for result in results),
+            "loop_stall_ms": _most(result.stall for result in results),
+            "lost_probes": sum(result.lost_probes for result in results),
+        }
 
-def _order(item: tuple[tuple[Leg, str, Case], list[Record]]) -> tuple[bool, str]:
+
+def _added(before: metrics.Spread, after: metrics.Spread) -> float | None:
+    return None if before.p99 is None or after.p99 is None else after.p99 - before.p99
+
+
+def _most(values: Iterable[float | None]) -> float | None:
+    return max((value for value in values if value is not None), default=None)
+
+
+def _drain_metrics(result: DrainResult | None) -> metrics.Metrics:
+    if result is None:
+        return {}
+    return {"drain_idle_ms": result.idle, "drain_busy_ms": result.busy, "drain_cut": result.cut}
+
+
+def _order(item: tuple[tuple[Leg, Load, Case], list[Record]]) -> tuple[bool, bool]:
     (leg, load, _), _ = item
-    return leg != "proxy", load
+    return leg != "proxy", load != "single"
 
 
 async def _watch_target(target: Target) -> None:

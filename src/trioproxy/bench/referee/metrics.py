@@ -46,6 +46,7 @@ CANCEL: Final = (
     Definition("survivor_itl_p99_ms", "ms", "between tokens, of streams that go on while many others are aborted"),
     Definition("survivor_itl_added_ms", "ms", "its excess over the 99th percentile of the second before that"),
     Definition("loop_stall_ms", "ms", "the longest answer to a fixed-rate probe within 1 s of a mass disconnect"),
+    Definition("lost_probes", "requests", "of that probe, that were not answered or not whole"),
     Definition("drain_idle_ms", "ms", "from SIGTERM to the end of a proxy with nothing in flight"),
     Definition("drain_busy_ms", "ms", "from the end of the last of some streams to that of a proxy draining them"),
     Definition("drain_cut", "requests", "of those streams, cut by the drain although they end within a second"),

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from .metrics import CaseResult, Spread
-from .report import CancelReport
+from .report import CancelReport, CrowdResult, DrainResult
 from .require import Finding
 from .usage import OwnUsage
 
@@ -34,6 +34,8 @@ def number(value: float | None, digits: int = 1) -> str:
     """A figure; a dash for none."""
     if value is None:
         return "–"
+    if abs(value) < 0.05:
+        return "0"
     return f"{value:,.0f}" if isinstance(value, int) or abs(value) >= 1000 else f"{value:,.{digits}f}"
 
 
@@ -93,6 +95,36 @@ def spread(value: Spread) -> str:
     return f"{number(value.p50)} / {number(value.p99)} / {number(value.max)}"
 
 
+def crowd_header() -> list[str]:
+    """The columns of ``crowd_rows``."""
+    return ["at once", "way", "leg", "new: TTFT p99", "before", "survivors: ITL p99", "before", "stall ms", "lost"]
+
+
+def crowd_rows(crowds: Sequence[CrowdResult]) -> list[list[str]]:
+    """One row for each mass disconnect."""
+    return [
+        [
+            f"{crowd.streams} {crowd.stage}",
+            crowd.way,
+            crowd.leg,
+            number(crowd.ttft_after.p99),
+            number(crowd.ttft_before.p99),
+            number(crowd.itl_after.p99),
+            number(crowd.itl_before.p99),
+            number(crowd.stall),
+            str(crowd.lost_probes),
+        ]
+        for crowd in crowds
+    ]
+
+
+def drain(result: DrainResult) -> str:
+    """One line about SIGTERM."""
+    idle = "does not end" if result.idle is None else f"ends after {number(result.idle, 0)} ms"
+    busy = "does not end" if result.busy is None else f"ends {number(result.busy, 0)} ms after the last one"
+    return f"at SIGTERM: idle it {idle}; with {result.streams} streams it {busy}, {result.cut} were cut"
+
+
 def controls(cases: Sequence[CaseResult]) -> str:
     """One line about the clients that stayed."""
     stayed = [case for case in cases if case.leg == "proxy" and case.way == "stay"]
@@ -138,6 +170,12 @@ def cancel(report: CancelReport) -> str:
     for case in report.cases:
         if case.leg == "proxy":
             lines += [f"  {case.stage}, {case.way}: {count} × {why}" for why, count in case.why.items()]
+    parts.append("\n".join(lines))
+    if report.crowds:
+        parts.append(table(crowd_header(), crowd_rows(report.crowds), left=3))
+    lines = []
+    if report.drain is not None:
+        lines.append(drain(report.drain))
     if report.own is not None:
         lines.append(own(report.own))
     if report.proxy_cpu_share is not None:
