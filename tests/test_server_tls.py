@@ -160,6 +160,18 @@ async def test_a_client_that_never_shakes_hands_is_let_go(tmp_path: Path) -> Non
         nursery.cancel_scope.cancel()
 
 
+async def test_a_drain_does_not_wait_for_handshakes() -> None:
+    proxy = Proxy(["http://127.0.0.1:1"])
+    async with trio.open_nursery() as nursery:
+        [address] = await nursery.start(partial(proxy.serve, tls=server_context()))
+        silent = await trio.open_tcp_stream(*address)
+        await trio.sleep(0.05)  # accepted by now, or else refused
+        with trio.fail_after(2):
+            proxy.drain(grace=1000)
+            assert await _ends(silent)
+        await silent.aclose()
+
+
 async def _ends(stream: trio.abc.Stream) -> bool:
     with trio.fail_after(5):  # noqa: ASYNC912 - a receive is one
         try:

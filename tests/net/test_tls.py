@@ -194,6 +194,20 @@ async def test_our_end_goes_out_and_what_still_comes_can_be_read(autojump_clock:
     await far.aclose()
 
 
+async def test_what_comes_after_our_end_fits_into_a_small_window(autojump_clock: MockClock) -> None:
+    """It is no longer decrypted, so that it may be more than the reader has room for."""
+    near, far = await pair(*connection("tls"))
+    target = Target(3)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(far.receive_into, target)
+        await wait_all_tasks_blocked()
+        await far.send_end()
+        await send_all(near, [b"a long upload"], stall=1)
+    assert len(target.data) == 3
+    near.close()
+    far.close()
+
+
 async def _read_to_the_end(transport: Transport) -> None:
     try:
         while await transport.receive():

@@ -21,10 +21,8 @@ import trio
 
 from ..transport import Buffer, ReceiveTarget, Transport, rest_of
 from .sockets import RECEIVE_SIZE
+from .streams import copy_into, send_piece
 
-_SEND_SIZE: Final = 16384
-"""The most that is encrypted at a time, in bytes: one record. OpenSSL's buffer keeps the largest size that it had for
-the life of the connection: one send of 16 MiB kept 16.5 MiB (and stalled the loop for 58 ms), sends of 64 KiB 70 KB."""
 _CLOSE_GRACE: Final = 1.0
 """Seconds that a goodbye may take if the peer takes nothing."""
 _RECORD_HEADER: Final = 5
@@ -81,6 +79,8 @@ class _Records(trio.abc.Stream):
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
         """Send everything."""
+        # Trio's TLS yields once more, shielded, after it has looked for a cancel: a request would go out after it.
+        await trio.lowlevel.checkpoint_if_cancelled()
         rest: Sequence[Buffer] = [data] if data else []
         while rest:
             rest = rest_of(rest, await self.below.send_some(rest))
@@ -139,30 +139,15 @@ class TlsTransport:
         return await self._below.receive()
 
     async def receive_into(self, target: ReceiveTarget) -> int:
-        with target.window() as window:
-            size = len(window)
-        data = await self._receive(min(size, RECEIVE_SIZE))
-        if data:
-            with target.window() as window:
-                window[: len(data)] = data
-        target.filled(len(data))
-        return len(data)
+        return await copy_into(target, self._receive)
 
     def send_nowait(self, buffers: Sequence[Buffer]) -> int:
         del buffers
         return 0
 
     async def send_some(self, buffers: Sequence[Buffer]) -> int:
-        if not buffers:
-            return 0
         try:
-            if len(buffers) > 1 and sum(map(len, buffers)) <= _SEND_SIZE:
-                data = b"".join(buffers)
-                await self._stream.send_all(data)
-                return len(data)
-            with memoryview(buffers[0])[:_SEND_SIZE] as piece:
-                await self._stream.send_all(piece)
-                return len(piece)
+            return await send_piece(self._stream, buffers)
         except trio.BrokenResourceError as error:
             self._broke(error)
 
