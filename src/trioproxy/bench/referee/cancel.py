@@ -206,7 +206,7 @@ class CancelRun:
 
     # ---- the report
 
-    def report(self, version: str, options: dict[str, object]) -> CancelReport:
+    def report(self, version: str, options: dict[str, object], label: str = "") -> CancelReport:
         """What has been found so far, judged by nobody yet: requirements are the caller's."""
         records = [record for some in self._records.values() for record in some]
         proxy = metrics.overall(records, "proxy") | self._crowd_metrics("proxy") | _drain_metrics(self._drain)
@@ -214,6 +214,7 @@ class CancelRun:
         own = None if self._own is None else self._own.usage()
         return CancelReport(
             target=self._target,
+            label=label,
             machine=Machine(version=version),
             options=options,
             metrics=proxy,

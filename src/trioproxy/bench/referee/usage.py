@@ -6,6 +6,7 @@ Linux only but for the watch.
 
 from __future__ import annotations
 
+import platform
 import re
 import time
 from pathlib import Path
@@ -68,6 +69,15 @@ def pss(pid: int) -> int:
             raise OSError("no Pss_Anon in smaps_rollup: this kernel does not tell a process's own memory")
         total += 1024 * sum(map(int, parts))
     return total
+
+
+def processor() -> str:
+    """What the processor is called, as far as the system tells."""
+    try:
+        match = re.search(r"^model name\s*: (.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    except OSError:
+        match = None
+    return platform.machine() if match is None else match[1]
 
 
 class OwnUsage(msgspec.Struct, frozen=True, kw_only=True):
