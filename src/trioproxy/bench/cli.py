@@ -43,21 +43,6 @@ def _header(text: str) -> tuple[str, str]:
     return name.strip(), value.strip()
 
 
-class _Progress:
-    """One line on a terminal, written over again and again; nothing elsewhere."""
-
-    def __init__(self) -> None:
-        self._shown = sys.stderr.isatty()
-
-    def __call__(self, text: str) -> None:
-        if self._shown:
-            click.echo(f"\r\x1b[K{text[:98]}", err=True, nl=False)
-
-    def end(self) -> None:
-        if self._shown:
-            click.echo("\r\x1b[K", err=True, nl=False)
-
-
 @bench.command()
 @click.option("--proxy", metavar="URL", help="A proxy that forwards to --upstream-listen.")
 @click.option("--upstream-listen", metavar="HOST:PORT", help="Where to play the model server.")
@@ -71,6 +56,13 @@ class _Progress:
 @click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True, help="Requests of each case.")
 @click.option("--streams", type=click.IntRange(min=0), default=200, show_default=True, help="Of a mass disconnect.")
 @click.option("--survivors", type=click.IntRange(min=1), default=20, show_default=True, help="Beside them.")
+@click.option(
+    "--slots",
+    type=click.IntRange(min=0),
+    default=200,
+    show_default=True,
+    help="Sent at once, before and after.",
+)
 @click.option("--drain/--no-drain", default=True, help="Whether to see what --proxy-cmd does at SIGTERM.")
 @click.option("--body", "size", type=click.IntRange(min=1), default=4096, show_default=True, metavar="BYTES")
 @click.option("--upload", "upload_size", type=click.IntRange(min=1), default=1 << 20, show_default=True)
@@ -95,6 +87,7 @@ def cancel(
     rounds: int,
     streams: int,
     survivors: int,
+    slots: int,
     drain: bool,
     size: int,
     upload_size: int,
@@ -111,16 +104,15 @@ def cancel(
     **written: Any,
 ) -> None:
     """Let clients leave at every stage and in every way, and tell what the model server saw of it."""
-    import trio
-
-    from .. import __version__
     from ..process import raise_file_limit
     from .referee.cancel import CancelPlan, CancelRun
     from .referee.cancel_document import document
     from .referee.cases import STAGES, WAYS, Pace, Stage, Upstream, Way, cases
     from .referee.crowd import crowd_cases
     from .referee.metrics import CANCEL
+    from .referee.report import EXIT_INTERRUPTED
     from .referee.target import parse_command, parse_url
+    from .running import Progress, run
 
     extra = tuple(_header(one) for one in headers)
     outputs = Outputs.of(written)
@@ -155,6 +147,7 @@ def cancel(
         crowd_cases=crowd_cases(chosen_stages, chosen_ways) if streams else (),
         streams=streams,
         survivors=survivors,
+        slots=slots,
         drain=drain,
         size=size,
         upload_size=upload_size,
@@ -164,13 +157,13 @@ def cancel(
         keep_payloads=keep_payloads,
     )
     raise_file_limit()
-    progress = _Progress()
-    run = CancelRun(plan, progress)
-    try:
-        trio.run(run.run)
-    finally:
-        progress.end()
-    report = run.report(__version__, options(), outputs.label)
+    progress = Progress()
+    measurement = CancelRun(plan, progress)
+    signal = run(measurement.run)
+    progress.end()
+    if signal is not None:
+        measurement.interrupted(signal)
+    report = measurement.report(options(), outputs.label)
     report.requirements = [one.check(report.metrics) for one in required]
     emit(report, document(report), outputs)
-    sys.exit(report.status)
+    sys.exit(EXIT_INTERRUPTED if signal is not None else report.status)
