@@ -20,7 +20,7 @@ from typing import Final, NoReturn, final
 import trio
 
 from ..transport import Buffer, ReceiveTarget, Transport, rest_of
-from .sockets import RECEIVE_SIZE
+from .sockets import RECEIVE_SIZE, SocketTransport
 from .streams import copy_into, send_piece
 
 _CLOSE_GRACE: Final = 1.0
@@ -168,6 +168,12 @@ class TlsTransport:
         """As ``Transport.vanished``."""
         return self._below.vanished
 
+    def extra_info(self, name: str) -> object:
+        """See :func:`trioproxy.net.extra_info`."""
+        if name == "ssl_object" and not self.closed:
+            return self._stream
+        return self.readable_nowait() if name == "is_readable" else extra_info(self._below, name)
+
     async def send_end(self) -> None:
         if not self._ended and not self.closed:
             self._ended = True
@@ -186,6 +192,15 @@ class TlsTransport:
     async def aclose(self) -> None:
         await self.send_end()
         await self._below.aclose()
+
+
+def extra_info(transport: Transport, name: str) -> object:
+    """What a client may ask about a connection of its own; None for what is not known.
+
+    :param name: ``server_addr`` and ``client_addr`` as the socket module has them, ``ssl_object`` for what has
+        the methods of :class:`ssl.SSLObject`, ``is_readable``.
+    """
+    return transport.extra_info(name) if isinstance(transport, SocketTransport | TlsTransport) else None
 
 
 async def start_tls(

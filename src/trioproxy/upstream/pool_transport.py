@@ -10,10 +10,12 @@ step, whatever ends the request.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import socket
 import ssl
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Final, cast, final
 
 import httpx
@@ -22,7 +24,10 @@ import trio
 from ..errors import ProxyError
 from ..http1 import ParserName, default_parser, head_parser
 from ..net import Address, Connector, connect
-from .client_call import Call, StaleConnectionError, Timeouts, Trace, extension, within
+from .client_call import Call, StaleConnectionError
+from .client_message import Message
+from .client_response import NetworkStream
+from .client_terms import Timeouts, Trace, as_errors, extension, within
 from .connections import Connections, Counts, Hold, Origin
 from .endpoint import Endpoint, look_up
 from .pool import Pool
@@ -42,7 +47,8 @@ class PoolTransport(httpx.AsyncBaseTransport):
     so they are given here. Cancelling a request at any step gives its place back at once and leaves nothing behind. It
     can be made outside of Trio, and used in one Trio run after the other.
 
-    :param verify: whom to trust: the usual authorities, nobody in particular (False), those in a file, or a context.
+    :param verify: whom to trust: the usual authorities, whoever answers (False), those in a file or a directory, or
+        what a context says.
     :param cert: the certificate to show: a file, or (certificate, key) or (certificate, key, password).
     :param limits: of connections; ``keepalive_expiry`` is 4 s unless given, below the 5 s after which uvicorn closes.
     :param http2: not supported: True is refused.
@@ -68,7 +74,8 @@ class PoolTransport(httpx.AsyncBaseTransport):
         if http2:
             raise ValueError("PoolTransport speaks HTTP/1.1 only: leave http2 out, or use httpx's own transport for it")
         if isinstance(verify, str):
-            verify = ssl.create_default_context(cafile=verify)
+            of_file = not Path(verify).is_dir()
+            verify = ssl.create_default_context(cafile=verify if of_file else None, capath=None if of_file else verify)
         self._context = httpx.create_ssl_context(verify=verify, cert=cert, trust_env=trust_env)
         self._context.set_alpn_protocols(["http/1.1"])
         self._limits = limits
@@ -93,42 +100,38 @@ class PoolTransport(httpx.AsyncBaseTransport):
         :raises httpx.TimeoutException: ``PoolTimeout``, ``ConnectTimeout``, ``WriteTimeout`` or ``ReadTimeout``, by the
             request's ``timeout`` extension.
         :raises httpx.TransportError: what else went wrong, as httpx has it.
+        :raises RuntimeError: this is not Trio, or another Trio run uses the transport at this moment.
         """
         origin = _origin(request)
-        timeouts, trace = Timeouts(request), Trace(request)
+        message, timeouts, trace = Message(request), Timeouts(request), Trace(request)
         connections = self._current()
+        await trio.lowlevel.checkpoint_if_cancelled()  # there may be no other before something is sent
         connections.tidy()
-        hold = await within(timeouts.pool, httpx.PoolTimeout, lambda: connections.hold(origin))
+        with as_errors(httpx.ConnectError):
+            hold = await within(timeouts.pool, httpx.PoolTimeout, lambda: connections.hold(origin))
         try:
-            return await self._send(request, hold, connections, timeouts, trace)
+            return await self._send(message, hold, timeouts, trace)
         except BaseException:
             hold.end()
             raise
 
-    async def _send(
-        self, request: httpx.Request, hold: Hold, connections: Connections, timeouts: Timeouts, trace: Trace
-    ) -> httpx.Response:
-        lease = hold.lease
-        if lease.take_idle_nowait() is not None:
-            try:
-                return await Call(request, hold, self._parser, timeouts, trace).run()
-            except StaleConnectionError:
-                lease.reset()
-
-        async def open_connection() -> None:
-            await within(timeouts.connect, httpx.ConnectTimeout, lease.open)
-
-        connections.make_room()
-        try:
-            await trace.of("connection.connect_tcp", open_connection)
-        except ProxyError as error:
-            raise httpx.ConnectError(error.detail or error.message) from error
-        if lease.transport is not None:
-            lease.transport.watch_peer(_VANISHED)
-        return await Call(request, hold, self._parser, timeouts, trace).run()
+    async def _send(self, message: Message, hold: Hold, timeouts: Timeouts, trace: Trace) -> httpx.Response:
+        if hold.lease.take_idle_nowait() is not None:
+            with contextlib.suppress(StaleConnectionError):
+                return await Call(message, hold, self._parser, timeouts, trace).run()
+        how = "tcp" if self._uds is None else "unix_socket"
+        await trace.of(
+            f"connection.connect_{how}",
+            lambda: _open(hold, timeouts.connect),
+            lambda _: NetworkStream(hold, hold.transport, b""),
+        )
+        return await Call(message, hold, self._parser, timeouts, trace).run()
 
     async def aclose(self) -> None:
-        """Close every connection; requests under way fail."""
+        """Close every connection; requests that are under way, or that wait, fail.
+
+        :raises RuntimeError: another Trio run uses it at this moment.
+        """
         if self._connections is not None:
             connections, self._connections = self._connections, None
             if connections.token is trio.lowlevel.current_trio_token():
@@ -178,6 +181,16 @@ class PoolTransport(httpx.AsyncBaseTransport):
             server_name=origin.server_name,
             addresses=addresses,
         )
+
+
+async def _open(hold: Hold, patience: float) -> None:
+    try:
+        await within(patience, httpx.ConnectTimeout, hold.open)
+        hold.transport.watch_peer(_VANISHED)
+    except ProxyError as error:
+        raise httpx.ConnectError(error.detail or error.message) from error
+    except trio.ClosedResourceError as error:
+        raise httpx.ConnectError(str(error)) from error
 
 
 def _origin(request: httpx.Request) -> Origin:
