@@ -14,7 +14,9 @@ from typing import Final, NamedTuple
 import trustme
 
 NAME: Final = "model.test"
-"""What the good certificate is for, besides the addresses of loopback."""
+"""What the good certificate is for, besides the addresses of loopback and :data:`HOSTS`."""
+HOSTS: Final = ("10.0.0.1", "10.0.0.2", "10.0.0.3")
+"""The addresses of upstreams that are reached through a network in memory."""
 
 
 class Authority(NamedTuple):
@@ -34,7 +36,7 @@ def authority() -> Authority:
     past = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)
     return Authority(
         ca=ca,
-        good=ca.issue_cert(NAME, "localhost", "127.0.0.1", "::1"),
+        good=ca.issue_cert(NAME, "localhost", "127.0.0.1", "::1", *HOSTS),
         expired=ca.issue_cert(NAME, "127.0.0.1", not_before=past, not_after=past + datetime.timedelta(days=1)),
         other_name=ca.issue_cert("other.test"),
         client=ca.issue_cert("client@example.test"),

@@ -14,7 +14,7 @@ from __future__ import annotations
 import errno
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Final, TypeAlias, final
+from typing import Final, Protocol, TypeAlias, final
 
 import trio
 
@@ -48,9 +48,11 @@ class End:
         """When it was looked whether the peer answers, and how long that may take."""
         self.ended = False
         """The peer sends nothing more; what it has sent comes first."""
+        self.stalled = False
+        """Nobody reads here any more, and the network holds nothing more for it."""
         self.sent: Final = bytearray()
         """Every byte that was handed over here, whether or not it arrived."""
-        self._capacity = capacity
+        self.capacity = capacity
         self._incoming = bytearray()
         self._calls = 0
         self._receiving = False
@@ -65,6 +67,10 @@ class End:
     def unread(self) -> int:
         """How many bytes wait here to be received."""
         return len(self._incoming)
+
+    async def wait_ready(self) -> None:
+        """As ``Line.wait_ready``: it is."""
+        await trio.lowlevel.checkpoint()
 
     async def receive(self) -> bytes:
         """As ``Transport.receive``."""
@@ -95,7 +101,7 @@ class End:
             await self._yield_sometimes()
             while True:
                 self._check()
-                if self._incoming or self.ended:
+                if (self._incoming or self.ended) and not self.stalled:
                     return
                 await self._waiting.park()
                 self._calls = 0
@@ -126,7 +132,8 @@ class End:
             raise trio.BusyResourceError("another task is already sending on this end")
         self._check()
         peer = self.peer
-        room = min(_SEND_SIZE, _SEND_SIZE if peer.closed else peer._capacity - len(peer._incoming))
+        room = _SEND_SIZE if peer.closed else 0 if peer.stalled else peer.capacity - len(peer._incoming)
+        room = min(room, _SEND_SIZE)
         sent = 0
         for buffer in buffers:
             with memoryview(buffer)[: room - sent] as piece:
@@ -173,6 +180,10 @@ class End:
         """Be told by the system that the peer answers nothing any more."""
         self.vanished = True
         self._break()
+
+    def stall(self) -> None:
+        """As a peer does that is there and no longer reads, behind buffers that are full."""
+        self.stalled = True
 
     async def send_end(self) -> None:
         """As ``Transport.send_end``: a FIN."""
@@ -221,9 +232,46 @@ def connection(name: str, *, capacity: int = CAPACITY) -> tuple[End, End]:
     return ours, theirs
 
 
+class Line(Protocol):
+    """What a script says and hears on: an end as it is, or with TLS on it."""
+
+    @property
+    def name(self) -> str:
+        """For messages."""
+        ...
+
+    async def wait_ready(self) -> None:
+        """Wait until something can be said at all."""
+        ...
+
+    async def receive_at_most(self, limit: int) -> bytes:
+        """The next bytes, empty at the end of the stream."""
+        ...
+
+    def send_nowait(self, buffers: Sequence[Buffer]) -> int:
+        """Hand over what can be without waiting; how many bytes that was."""
+        ...
+
+    async def send_some(self, buffers: Sequence[Buffer]) -> int:
+        """Hand over some bytes; how many that was."""
+        ...
+
+    async def wait_hangup(self, *, half_close: bool) -> None:
+        """Wait until the peer is gone, without reading."""
+        ...
+
+    def shutdown_write(self) -> None:
+        """Say that nothing more comes."""
+        ...
+
+    def close(self) -> None:
+        """Close, as one does who is done."""
+        ...
+
+
 @final
 class _Sending(trio.abc.SendStream):
-    def __init__(self, end: End) -> None:
+    def __init__(self, end: Line) -> None:
         self._end = end
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
@@ -235,7 +283,7 @@ class _Sending(trio.abc.SendStream):
                     done += await self._end.send_some([rest])
 
     async def wait_send_all_might_not_block(self) -> None:
-        await trio.lowlevel.checkpoint()
+        await self._end.wait_ready()
 
     def close(self) -> None:
         self._end.shutdown_write()
@@ -247,7 +295,7 @@ class _Sending(trio.abc.SendStream):
 
 @final
 class _Receiving(trio.abc.ReceiveStream):
-    def __init__(self, end: End) -> None:
+    def __init__(self, end: Line) -> None:
         self._end = end
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
@@ -262,7 +310,7 @@ class _Receiving(trio.abc.ReceiveStream):
         await trio.lowlevel.checkpoint()
 
 
-def stream_of(end: End) -> trio.abc.Stream:
+def stream_of(end: Line) -> trio.abc.HalfCloseableStream:
     """An end as a Trio stream, with the checkpoints that Trio's streams have; owns the end."""
     return trio.StapledStream(_Sending(end), _Receiving(end))
 
@@ -271,7 +319,7 @@ def stream_of(end: End) -> trio.abc.Stream:
 class Peer:
     """The script's side of a connection. Reading raises :class:`trio.BrokenResourceError` if the rest does not come."""
 
-    def __init__(self, end: End) -> None:
+    def __init__(self, end: Line) -> None:
         self.end = end
         self._early = bytearray()
 
@@ -297,12 +345,12 @@ class Peer:
 
     async def to_end(self) -> bytes:
         """Everything until the peer ends its side."""
-        while data := await self.end.receive():
+        while data := await self.end.receive_at_most(_RECEIVE_SIZE):
             self._early += data
         return self._cut(len(self._early))
 
     async def _more(self) -> None:
-        data = await self.end.receive()
+        data = await self.end.receive_at_most(_RECEIVE_SIZE)
         if not data:
             raise trio.BrokenResourceError(f"{self.end.name}: ended after {bytes(self._early[:64])!r}")
         self._early += data
@@ -317,14 +365,21 @@ Script: TypeAlias = Callable[[Peer], Awaitable[None]]
 """What one peer does on one connection; the connection is closed when it returns, or when its peer has gone."""
 
 
-async def perform(script: Script, end: End) -> None:
-    """Run a script on its end of a connection."""
+async def perform(script: Script, line: Line) -> None:
+    """Run a script on its side of a connection."""
     try:
-        await script(Peer(end))
+        await line.wait_ready()
+        await script(Peer(line))
     except (trio.BrokenResourceError, trio.ClosedResourceError):
         pass  # the proxy, or the test, ended the connection first
     finally:
-        end.close()
+        line.close()
+
+
+def as_it_is(end: End, port: int) -> Line:
+    """A connection without TLS."""
+    del port
+    return end
 
 
 @final
@@ -335,11 +390,22 @@ class Network:
     :param ports: the scripts of the connections to each port, in order; the last one serves all later ones. A port
         that is missing refuses.
     :param streams: whether the dialler gets Trio streams behind ``StreamTransport``, instead of the ends themselves.
+    :param line: what the script at a port has on its end, such as TLS; None: it never gets to say or hear anything.
     """
 
-    def __init__(self, nursery: trio.Nursery, ports: Mapping[int, Sequence[Script]], *, streams: bool = False) -> None:
+    def __init__(
+        self,
+        nursery: trio.Nursery,
+        ports: Mapping[int, Sequence[Script]],
+        *,
+        streams: bool = False,
+        line: Callable[[End, int], Line | None] = as_it_is,
+    ) -> None:
         self.dialled: Final[list[End]] = []
         """The dialler's ends, in order."""
+        self.lines: Final[list[Line]] = []
+        """The other sides of those."""
+        self._line = line
         self._nursery = nursery
         self._ports = ports
         self._streams = streams
@@ -353,7 +419,10 @@ class Network:
         if scripts is None:
             raise OSError(errno.ECONNREFUSED, f"nobody listens on {port}")
         near, far = connection(f"upstream {port}, connection {self._count[port]}")
-        self._nursery.start_soon(perform, scripts[min(self._count[port], len(scripts) - 1)], far)
+        line = self._line(far, port)
+        if line is not None:
+            self._nursery.start_soon(perform, scripts[min(self._count[port], len(scripts) - 1)], line)
         self._count[port] += 1
         self.dialled.append(near)
+        self.lines.append(line or far)
         return StreamTransport(stream_of(near)) if self._streams else near

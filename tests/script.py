@@ -1,7 +1,7 @@
 """A conversation through a proxy, written as a script: what arrives on each side, and what must leave on each side.
 
-Lives here: clients and model servers on memory streams, under the virtual clock of the test. Does not live here:
-what is right.
+Lives here: clients and model servers under the virtual clock of the test, on the link and with the codec that it is run
+with (links.py). Does not live here: what is right.
 
 ``says`` sends; ``hears`` states everything that has come since the last ``hears``, once nothing moves any more. Bytes
 that no line of the script expected fail the test at its end, as do connections that nobody asked for, requests still
@@ -10,17 +10,22 @@ in flight, bytes still held, and errors in the log.
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import logging
 import re
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from typing import Final, final
 
+import pytest
 import trio
-from trio.testing import lockstep_stream_pair, memory_stream_pair, wait_all_tasks_blocked
+from trio.testing import wait_all_tasks_blocked
 
+from links import CHOSEN
 from trioproxy import Proxy, Settings
-from trioproxy.net import Address, StreamTransport
+from trioproxy.net import Address
 from trioproxy.transport import Transport
 
 CLIENT: Final = "192.0.2.7"
@@ -31,6 +36,8 @@ _WILDCARDS: Final = {
     "<date>": r"[A-Z][a-z]{2}, [0-9]{2} [A-Z][a-z]{2} [0-9]{4} [0-9]{2}:[0-9]{2}:[0-9]{2} GMT",
 }
 DEFAULTS: Final = Settings()
+_HELD: Final = 32768
+"""Bytes that every link holds for whoever does not read."""
 
 
 def message(*lines: str, body: str = "") -> str:
@@ -50,8 +57,8 @@ def post(body: str, path: str = "/x", *fields: str) -> str:
 
 def forwarded(line: str, *fields: str, length: int | None = None, chunked: bool = False, body: str = "") -> str:
     """A request for ``Host: a`` as the upstream gets it: with these fields of the client's, then the proxy's own."""
-    ours = ["x-request-id: <id>", "via: 1.1 <via>", f"x-forwarded-for: {CLIENT}", "x-forwarded-proto: http"]
-    ours.append("x-forwarded-host: a")
+    ours = ["x-request-id: <id>", "via: 1.1 <via>", f"x-forwarded-for: {CLIENT}"]
+    ours += [f"x-forwarded-proto: {CHOSEN.link.scheme}", "x-forwarded-host: a"]
     if length is not None:
         ours.append(f"content-length: {length}")
     if chunked:
@@ -81,11 +88,13 @@ def _pattern(expected: str) -> re.Pattern[str]:
 class Peer:
     """A client, or a model server's end of one connection."""
 
-    def __init__(self, name: str, stream: trio.abc.HalfCloseableStream) -> None:
+    def __init__(self, name: str, stream: trio.abc.HalfCloseableStream, nursery: trio.Nursery) -> None:
         self.name = name
         self.ended = False
         self.heard = ""
         self._stream = stream
+        self._nursery = nursery
+        self._turn = trio.Lock()
 
     async def listen(self) -> None:
         """Take in what comes, for the length of the conversation."""
@@ -96,9 +105,25 @@ class Peer:
             pass
         self.ended = True
 
+    async def be_deaf(self) -> None:
+        """Read nothing but what TLS needs before anything can be said."""
+        await self._stream.wait_send_all_might_not_block()
+
     async def says(self, text: str) -> None:
-        """Send."""
-        await self._stream.send_all(text.encode("latin-1"))
+        """Send; what the link does not hold is sent while the conversation goes on."""
+        if len(text) <= _HELD:
+            await self._send(text)
+        else:
+            self._nursery.start_soon(self._send_as_it_can, text)
+            await wait_all_tasks_blocked()
+
+    async def _send(self, text: str) -> None:
+        async with self._turn:
+            await self._stream.send_all(text.encode("latin-1"))
+
+    async def _send_as_it_can(self, text: str) -> None:
+        with contextlib.suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+            await self._send(text)
 
     async def hears(self, expected: str) -> None:
         """Everything that has come since the last time, and nothing else."""
@@ -140,6 +165,16 @@ class Peer:
         assert ("connection: close" in fields) == closes, head
         return heard
 
+    async def cannot_say_more(self) -> None:
+        """The connection is gone; on some links only the answer to what is sent shows it."""
+        with pytest.raises(trio.BrokenResourceError):
+            await self._send_again_and_again()
+
+    async def _send_again_and_again(self) -> None:
+        for _ in range(2):
+            await self._send("x")
+            await wait_all_tasks_blocked()
+
     async def ends(self) -> None:
         """Say nothing more, and go on listening."""
         await self._stream.send_eof()
@@ -154,8 +189,14 @@ class Conversation:
     """A proxy with its clients and its upstreams."""
 
     def __init__(self, nursery: trio.Nursery, settings: Settings, upstreams: int) -> None:
-        urls = [f"http://10.0.0.{number}:80" for number in range(1, upstreams + 1)]
-        self.proxy: Final = Proxy(urls, settings=settings, connector=self._connect)
+        self.link: Final = CHOSEN.link
+        urls = [self.link.url(f"10.0.0.{number}") for number in range(1, upstreams + 1)]
+        self.proxy: Final = Proxy(
+            urls,
+            settings=dataclasses.replace(settings, codec=CHOSEN.codec),
+            upstream_tls=self.link.upstream_tls,
+            connector=self._connect,
+        )
         self.refusing: set[str] = set()
         """Upstreams, such as ``10.0.0.1``, that refuse connections."""
         self.silent: set[str] = set()
@@ -166,16 +207,17 @@ class Conversation:
         self._nursery: Final = nursery
         self._peers: list[Peer] = []
         self._opened: list[Peer] = []
-        self._transports: list[StreamTransport] = []
+        self.transports: list[Transport] = []
+        """The proxy's ends of the connections to upstreams, in order."""
 
     async def client(self, *, deaf: bool = False) -> Peer:
         """A client that has just connected.
 
         :param deaf: it reads nothing, and the network holds nothing for it.
         """
-        near, far = lockstep_stream_pair() if deaf else memory_stream_pair()
+        near, far = self.link.client(deaf=deaf)
         peer = self._peer("the client", near, deaf=deaf)
-        self._nursery.start_soon(self.proxy.serve_stream, far, CLIENT)
+        self._nursery.start_soon(partial(self.proxy.serve_stream, far, CLIENT, tls=self.link.tls))
         await wait_all_tasks_blocked()
         return peer
 
@@ -208,17 +250,23 @@ class Conversation:
         assert now.in_flight == {"request": 0, "forwarding": 0, "response": 0}
         assert (now.connections, now.body_bytes_held, now.body_violations) == (0, 0, 0)
         assert (now.pool.idle, now.pool.held, now.pool.connecting) == (0, 0, 0)
-        assert all(transport.closed for transport in self._transports)
+        assert all(transport.closed for transport in self.transports)
+
+    async def close(self) -> None:
+        """Leave nothing of the script's open."""
+        with trio.move_on_after(1, shield=True):  # noqa: ASYNC912 - without a peer there is nothing to wait for
+            for peer in self._peers:
+                await peer.leaves()
 
     def _peer(self, name: str, stream: trio.abc.HalfCloseableStream, *, deaf: bool) -> Peer:
-        peer = Peer(name, stream)
+        peer = Peer(name, stream, self._nursery)
         self._peers.append(peer)
-        if not deaf:
-            self._nursery.start_soon(peer.listen)
+        self._nursery.start_soon(peer.be_deaf if deaf else peer.listen)
         return peer
 
     async def _connect(self, address: Address) -> Transport:
-        host = str(address.sockaddr[0])
+        sockaddr = address.sockaddr
+        host = sockaddr.removeprefix("/") if isinstance(sockaddr, str) else str(sockaddr[0])
         self.dialled.append(host)
         await trio.lowlevel.checkpoint()
         if host in self.refusing:
@@ -226,10 +274,10 @@ class Conversation:
         if host in self.silent:
             await trio.sleep_forever()
         deaf = host in self.deaf
-        near, far = lockstep_stream_pair() if deaf else memory_stream_pair()
+        far, near = self.link.upstream(host, deaf=deaf)
         self._opened.append(self._peer(host, far, deaf=deaf))
-        self._transports.append(StreamTransport(near))
-        return self._transports[-1]
+        self.transports.append(near)
+        return near
 
 
 @final
@@ -251,12 +299,14 @@ async def conversation(
 
     :param failures: how many errors the proxy is to log.
     """
+    assert CHOSEN.made, "a test whose helper has a conversation needs usefixtures('link')"
     errors = _Errors()
     logger = logging.getLogger("trioproxy")
     logger.addHandler(errors)
     try:
-        async with trio.open_nursery() as nursery:
+        async with AsyncExitStack() as stack, trio.open_nursery() as nursery:
             talk = Conversation(nursery, settings, upstreams)
+            stack.push_async_callback(talk.close)
             yield talk
             await wait_all_tasks_blocked()
             talk.check()

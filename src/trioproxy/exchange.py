@@ -199,7 +199,7 @@ class Exchange:
                     await self._serve()
             except ProxyError as caught:
                 # Its traceback would keep the frames, hence everything in them, for as long as the error lives.
-                error = self._failure or caught.with_traceback(None)
+                error = (self._failure or caught).with_traceback(None)
             except ClientGone:
                 self._fix(Outcome.CLIENT_CLOSED)
             except ClientStalled:
@@ -245,6 +245,7 @@ class Exchange:
     # keeps the alarm for it, so that moving it is an assignment: a cancel scope of its own cost 7 µs, a move 2.
 
     def _await(self, stage: Stage, seconds: float) -> None:
+        self._check_in_time()
         self._stage = stage
         self._seconds = seconds
         self.deadline = deadline = min(trio.current_time() + seconds, self._until)
@@ -322,12 +323,19 @@ class Exchange:
         return RequestPhase(self.request_id, head, self.body, said)
 
     async def _check_wanted(self) -> None:
-        """Raise a cancel, an abort's included, that has come but met this task when it could already run.
+        """Raise a cancel, an abort's included, or a deadline that has come but met this task when it could already run.
 
         Transports have no checkpoint where they need not wait: without this, the request of a client that has left
         is still sent.
         """
         await trio.lowlevel.checkpoint_if_cancelled()
+        self._check_in_time()
+
+    def _check_in_time(self) -> None:
+        """Raise what :meth:`expire` has decided while there was nothing that it could end: it decides once, and a wait
+        that began after it would have no end."""
+        if self._failure is not None:
+            raise self._failure
 
     async def _connect(self, lease: Lease, pool: Pool) -> None:
         self.deadline = self._until
@@ -431,7 +439,8 @@ class Exchange:
         head, rest = answer
         del view  # the hooks of response processors will see it, and nothing else of the request
         transport = lease.transport
-        assert transport is not None
+        if transport is None:  # TLS yields with what it has decrypted: an abort or a deadline has come in between
+            raise trio.ClosedResourceError
         runtime = self._runtime
         if runtime.draining or not self.body.arrived:
             self.writer.keep_alive = False

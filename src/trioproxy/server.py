@@ -143,17 +143,20 @@ class Proxy:
         finally:
             _close_all(listeners)
 
-    async def serve_stream(self, stream: trio.abc.Stream, peer: str = "") -> None:
+    async def serve_stream(
+        self, stream: trio.abc.Stream, peer: str = "", *, tls: ServerTls | ssl.SSLContext | None = None
+    ) -> None:
         """Serve one client on any Trio stream, until either side is done; closes the stream.
 
         :param peer: the client's address, for ``X-Forwarded-For``.
+        :param tls: the certificate, for a client that speaks TLS on this stream.
         """
         if not peer.isascii() or (peer and not peer.isprintable()):
             raise ValueError(f"peer must be an address, got {peer!r}")
         transport = transport_for(stream)
         with self._until_drained():
             async with self._housekeeping():
-                await self._serve_connection(transport, peer, None)
+                await self._serve_connection(transport, peer, _context_of(tls))
 
     def drain(self, grace: float | None = None) -> None:
         """Stop accepting, let requests in flight end, close idle connections; returns at once.
@@ -181,8 +184,7 @@ class Proxy:
                     accepted = listener.accept_nowait()
                     if accepted is None:
                         break
-                    context = tls.context if isinstance(tls, ServerTls) else tls
-                    nursery.start_soon(self._serve_connection, *accepted, context)
+                    nursery.start_soon(self._serve_connection, *accepted, _context_of(tls))
             except OSError as error:
                 if error.errno in _LISTENER_IS_BROKEN:
                     raise
@@ -276,6 +278,10 @@ class Proxy:
                 _logger.warning("cannot look up the upstream's name %r: %s", endpoint.host, endpoint.failure)
             told = endpoint.failure
             await trio.sleep(self._runtime.settings.resolve_interval if endpoint.resolved else _RESOLVE_RETRY)
+
+
+def _context_of(tls: ServerTls | ssl.SSLContext | None) -> ssl.SSLContext | None:
+    return tls.context if isinstance(tls, ServerTls) else tls
 
 
 def _close_all(listeners: Sequence[Listener]) -> None:

@@ -14,9 +14,10 @@ from typing import Final
 import trio
 
 from network import Peer, Script
+from tls_end import TlsEnd
 from trioproxy import Deadlines, Limits, Settings
 
-from .play import Scenario
+from .play import Scenario, Stranger
 
 CHAT: Final = b"POST /v1/chat/completions HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n"
 HEAD_END: Final = b"\r\n\r\n"
@@ -146,6 +147,33 @@ async def answers_one_of_two(peer: Peer) -> None:
     await peer.until(HEAD_END)
 
 
+def answers_and_cuts(*pieces: bytes) -> Script:
+    """Answer one request with the pieces and cut the connection, without the goodbye of TLS if that is spoken."""
+
+    async def upstream(peer: Peer) -> None:
+        await read_request(peer)
+        await peer.send(*pieces)
+        cut(peer)
+
+    return upstream
+
+
+def cut(peer: Peer) -> None:
+    """Close a connection without the goodbye of TLS."""
+    (peer.end.end if isinstance(peer.end, TlsEnd) else peer.end).close()
+
+
+def asks_in_part(*pieces: bytes) -> Script:
+    """Send the pieces, which are no whole request, cut the connection."""
+
+    async def client(peer: Peer) -> None:
+        await peer.send(*pieces)
+        await trio.sleep(1)
+        cut(peer)
+
+    return client
+
+
 async def refuses_early(peer: Peer) -> None:
     """Refuse a request as soon as some of its body is there, and read no more of it."""
     await peer.until(HEAD_END)
@@ -174,6 +202,7 @@ def scenario(
     settings: Settings | None = None,
     waits: bool = False,
     framed: bool = True,
+    strangers: Mapping[int, Stranger] | None = None,
     **outcomes: int,
 ) -> Scenario:
     """A scenario with one upstream script, or several."""
@@ -186,6 +215,7 @@ def scenario(
         outcomes=outcomes or {"completed": 1},
         waits=waits,
         framed=framed,
+        strangers=strangers or {},
     )
 
 
@@ -271,3 +301,55 @@ SCENARIOS: Final = [
         upstream_timeout=1,
     ),
 ]
+
+_UNTIL_CLOSE: Final = b"HTTP/1.1 200 OK\r\n\r\n"
+
+TLS_SCENARIOS: Final = [
+    scenario(
+        "response that ends with its connection", asks(chat(SMALL), mark=LAST_CHUNK), answers_once(_UNTIL_CLOSE, OK)
+    ),
+    scenario(
+        "response that would end with its connection and is cut",
+        asks_to_the_end(chat(SMALL)),
+        answers_and_cuts(_UNTIL_CLOSE, OK),
+        upstream_error=1,
+    ),
+    scenario(
+        "response with a length that is cut",
+        asks_to_the_end(chat(SMALL)),
+        answers_and_cuts(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nok"),
+        upstream_error=1,
+    ),
+    scenario("stream that is cut", asks_to_the_end(chat(SMALL)), answers_and_cuts(EVENTS, event(1)), upstream_error=1),
+    scenario("request that is cut", asks_in_part(chat(SMALL)[:-1]), says_nothing, waits=True, client_closed=1),
+    scenario(
+        "request without a length that is cut",
+        asks_in_part(_ODD_PATH + _CHUNKED, *_PIECES),
+        says_nothing,
+        waits=True,
+        client_closed=1,
+    ),
+    scenario(
+        "upstream that is not to be trusted",
+        asks(chat(SMALL), mark=b"tls_failed"),
+        answers(OK),
+        strangers={1: Stranger.EXPIRED},
+        upstream_error=1,
+    ),
+    scenario(
+        "another upstream for one that is not to be trusted",
+        asks(chat(SMALL)),
+        {1: [answers(OK)], 2: [answers(OK)]},
+        upstreams=(1, 2),
+        strangers={1: Stranger.EXPIRED},
+    ),
+    scenario(
+        "another upstream for one that never shakes hands",
+        asks(chat(SMALL)),
+        {1: [answers(OK)], 2: [answers(OK)]},
+        upstreams=(1, 2),
+        strangers={1: Stranger.SILENT},
+        waits=True,
+    ),
+]
+"""Exchanges that are what they are by TLS."""

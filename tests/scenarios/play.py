@@ -14,10 +14,13 @@ be repeated exactly.
 from __future__ import annotations
 
 import enum
+import functools
 import logging
-from collections.abc import Mapping, Sequence
+import ssl
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Final, final
 
 import h11
@@ -25,7 +28,9 @@ import trio
 import trio.testing
 from trio._core import _run
 
-from network import End, Network, Script, connection, perform, stream_of
+from certificates import authority, server_context, trusting_context
+from network import End, Line, Network, Script, as_it_is, connection, perform, stream_of
+from tls_end import TlsEnd
 from trioproxy import Proxy, Settings
 from trioproxy.connection import ClientConnection
 from trioproxy.runtime import Runtime, Statistics
@@ -36,6 +41,8 @@ if TYPE_CHECKING:
 
 PATIENCE: Final = 1000.0
 """Virtual seconds that a play may take: above every deadline of the proxy."""
+STEPS: Final = 5000
+"""That it may take: what waits for nothing takes no time on a virtual clock, and never ends."""
 
 
 @final
@@ -44,9 +51,26 @@ class Move(enum.Enum):
 
     CANCEL = "the task that serves the client is cancelled"
     CLIENT_CLOSES = "the client closes"
+    CLIENT_CUTS = "the client closes without the goodbye of TLS"
     CLIENT_RESETS = "the client resets"
+    CLIENT_STALLS = "the client reads nothing any more, and the network is full"
+    DEADLINE_PASSES = "the deadline of the exchange passes"
     UPSTREAM_CLOSES = "every upstream closes the connections it has"
+    UPSTREAM_CUTS = "every upstream closes the connections it has without the goodbye of TLS"
     UPSTREAM_RESETS = "every upstream resets the connections it has"
+    UPSTREAM_STALLS = "every upstream reads nothing any more, and the network is full"
+
+
+LEAVES: Final = frozenset({Move.CANCEL, Move.CLIENT_CLOSES, Move.CLIENT_CUTS, Move.CLIENT_RESETS})
+"""Moves after which nobody is left to serve."""
+
+
+@final
+class Stranger(enum.Enum):
+    """An upstream with which no TLS comes about."""
+
+    EXPIRED = "its certificate has expired"
+    SILENT = "it never answers to a handshake"
 
 
 @final
@@ -55,6 +79,7 @@ class Kind(enum.Enum):
 
     SOCKETS = "ends that behave like sockets, to a ClientConnection"
     STREAMS = "Trio streams, to Proxy.serve_stream"
+    TLS = "TLS on ends that behave like sockets, as for a connection that was accepted"
 
 
 @final
@@ -67,6 +92,7 @@ class Scenario:
     :param upstreams: the ports that the proxy forwards to, in order.
     :param outcomes: how many requests end how if nothing happens.
     :param waits: whether the proxy waits for a deadline in it, undisturbed.
+    :param strangers: ports at which no TLS comes about, when that is what is spoken.
     """
 
     name: str
@@ -76,6 +102,7 @@ class Scenario:
     settings: Settings = field(default_factory=Settings)
     outcomes: Mapping[str, int]
     waits: bool = False
+    strangers: Mapping[int, Stranger] = field(default_factory=dict[int, Stranger])
     framed: bool = True
     """Whether the answers can be counted: one that ends with its connection cannot be told from a cut one."""
 
@@ -90,7 +117,10 @@ class Ending:
     moved: bool
     """Whether the first move was made before that."""
     delay: float
-    """Virtual seconds from the first move, or else the start, to the proxy's end; 0: it waited for no deadline."""
+    """Virtual seconds to the proxy's end from the first move after which nobody is left, or else from the first move,
+    or else from the start; 0: it waited for no deadline."""
+    left: Move | None
+    """That move after which nobody is left."""
     statistics: Statistics
     """When the proxy was done and its pools had been emptied."""
     pooled: int
@@ -117,25 +147,39 @@ class Stepper(trio.abc.Instrument):
 
     def __init__(self, moves: Mapping[int, Sequence[Move]]) -> None:
         self.steps = 0
-        self.made: list[float] = []
-        """When each move was made, in virtual seconds."""
+        self.began: float | None = None
+        """When the first move was made, or the first after which nobody is left, in virtual seconds."""
+        self.left: Move | None = None
+        """That one after which nobody is left."""
         self.failures: list[BaseException] = []
         self.running = False
         self.victim = trio.CancelScope()
+        self.stop: Callable[[], None] = lambda: None
+        """Ends the play."""
         self.client: End | None = None
+        self.client_line: Line | None = None
+        """What the client has on its end."""
         self.network: Network | None = None
+        self.served: Callable[[], Iterable[ClientConnection]] = tuple
+        """The proxy's clients."""
         self.closed_by = ""
         """The task in whose step the first connection to an upstream was closed."""
-        self.forwarded_before = 0
-        """Requests whose head had been sent to an upstream before the cancel."""
+        self.sent_before: list[int] = []
+        """Bytes that had been sent on each connection to an upstream before the cancel."""
         self._moves = moves
 
     def before_task_step(self, task: trio.lowlevel.Task) -> None:
         """Called by Trio. What is raised here would be swallowed, so it is kept."""
         if self.running:
             self.steps += 1
+            if self.steps == STEPS:
+                self.failures.append(AssertionError(f"no end after {STEPS} steps: tasks go round and round"))
+                self.stop()
             for move in self._moves.get(self.steps, ()):
-                self.made.append(trio.current_time())
+                if self.began is None or (self.left is None and move in LEAVES):
+                    self.began = trio.current_time()
+                if self.left is None and move in LEAVES:
+                    self.left = move
                 try:
                     self._make(move)
                 except BaseException as error:  # noqa: ASYNC103 - kept and raised by play; Trio would log it and go on
@@ -150,21 +194,36 @@ class Stepper(trio.abc.Instrument):
 
     def _make(self, move: Move) -> None:
         assert self.client is not None
+        assert self.client_line is not None
         assert self.network is not None
         match move:
             case Move.CANCEL:
                 self.victim.cancel()
-                self.forwarded_before = forwarded(self.network)
+                self.sent_before = [len(end.sent) for end in self.network.dialled]
             case Move.CLIENT_CLOSES:
+                self.client_line.close()
+            case Move.CLIENT_CUTS:
                 self.client.close()
             case Move.CLIENT_RESETS:
                 self.client.reset()
+            case Move.CLIENT_STALLS:
+                self.client.stall()
+            case Move.DEADLINE_PASSES:
+                for served in self.served():
+                    if served._exchange is not None:
+                        served._exchange.expire()
             case Move.UPSTREAM_CLOSES:
+                for line in self.network.lines:
+                    line.close()
+            case Move.UPSTREAM_CUTS:
                 for end in self.network.dialled:
                     end.peer.close()
             case Move.UPSTREAM_RESETS:
                 for end in self.network.dialled:
                     end.peer.reset()
+            case Move.UPSTREAM_STALLS:
+                for end in self.network.dialled:
+                    end.peer.stall()
 
 
 def play(scenario: Scenario, moves: Mapping[int, Sequence[Move]], *, kind: Kind, seed: int = 0) -> Ending:
@@ -176,7 +235,7 @@ def play(scenario: Scenario, moves: Mapping[int, Sequence[Move]], *, kind: Kind,
     """
     stepper = Stepper(moves)
     with scheduled_by(seed), _logged() as log:
-        ending = trio.run(
+        return trio.run(
             _stage,
             scenario,
             kind,
@@ -186,32 +245,47 @@ def play(scenario: Scenario, moves: Mapping[int, Sequence[Move]], *, kind: Kind,
             instruments=[stepper],
             strict_exception_groups=True,
         )
-    if stepper.failures:
-        raise ExceptionGroup("a move failed", [e for e in stepper.failures if isinstance(e, Exception)])
-    return ending
 
 
 async def _stage(scenario: Scenario, kind: Kind, stepper: Stepper, log: list[str]) -> Ending:
+    ending: Ending | None = None
     async with trio.open_nursery() as scripts:
-        network = stepper.network = Network(scripts, scenario.ports, streams=kind is Kind.STREAMS)
+        tls = kind is Kind.TLS
+        network = stepper.network = Network(
+            scripts,
+            scenario.ports,
+            streams=kind is Kind.STREAMS,
+            line=partial(_upstream_line, scenario.strangers) if tls else as_it_is,
+        )
         client, near = connection("client")
-        stepper.client = client
-        urls = [f"http://127.0.0.1:{port}" for port in scenario.upstreams]
+        line = TlsEnd(client, _trusting(), server_hostname="localhost") if tls else client
+        stepper.client, stepper.client_line = client, line
+        urls = [f"{'https' if tls else 'http'}://127.0.0.1:{port}" for port in scenario.upstreams]
         pooled = 0
+        stepper.stop = scripts.cancel_scope.cancel
         with trio.fail_after(PATIENCE):
             async with trio.open_nursery() as proxies:
                 stepper.running = True
-                scripts.start_soon(perform, scenario.client, client)
+                scripts.start_soon(perform, scenario.client, line)
                 if kind is Kind.SOCKETS:
                     runtime = Runtime(urls, scenario.settings, network.connect)
-                    proxies.start_soon(
-                        _serve_connection, ClientConnection(runtime, near, Client(b"10.0.0.1")), stepper.victim
-                    )
+                    served = ClientConnection(runtime, near, Client(b"10.0.0.1"))
+                    stepper.served = lambda: (served,)
+                    proxies.start_soon(_serve_connection, served, stepper.victim)
                 else:
-                    proxy = Proxy(urls, settings=scenario.settings, connector=network.connect)
+                    proxy = Proxy(
+                        urls,
+                        settings=scenario.settings,
+                        upstream_tls=_trusting() if tls else None,
+                        connector=network.connect,
+                    )
                     # Statistics do not say how many requests have begun, only how many have ended.
                     runtime = proxy._runtime
-                    proxies.start_soon(_serve_stream, proxy, stream_of(near), stepper.victim)
+                    stepper.served = lambda: proxy._connections
+                    if tls:
+                        proxies.start_soon(_serve_accepted, proxy, near, stepper.victim)
+                    else:
+                        proxies.start_soon(_serve_stream, proxy, stream_of(near), stepper.victim)
             stepper.running = False
             ended = trio.current_time()
         for pool in runtime.rotation.pools:
@@ -219,19 +293,23 @@ async def _stage(scenario: Scenario, kind: Kind, stepper: Stepper, log: list[str
             pool.close_idle()
         ending = Ending(
             steps=stepper.steps,
-            moved=bool(stepper.made),
-            delay=ended - (stepper.made[0] if stepper.made else 0.0),
+            moved=stepper.began is not None,
+            delay=ended - (stepper.began or 0.0),
+            left=stepper.left,
             statistics=runtime.statistics(),
             pooled=pooled,
             begun=int(runtime.next_request_id().rpartition("-")[2], 16) - 1,
             open_ends=[repr(end) for end in (near, *network.dialled) if not end.closed],
             closed_by=stepper.closed_by,
-            forwarded=forwarded(network),
-            forwarded_late=forwarded(network) - stepper.forwarded_before if stepper.victim.cancel_called else 0,
-            answers=complete_answers(bytes(near.sent)),
+            forwarded=(total := forwarded(network, [len(end.sent) for end in network.dialled])),
+            forwarded_late=total - forwarded(network, stepper.sent_before) if stepper.victim.cancel_called else 0,
+            answers=complete_answers(plain(near.sent, line)),
             log=log,
         )
         scripts.cancel_scope.cancel()
+    if stepper.failures:
+        raise ExceptionGroup("a move failed", [e for e in stepper.failures if isinstance(e, Exception)])
+    assert ending is not None
     return ending
 
 
@@ -245,9 +323,44 @@ async def _serve_stream(proxy: Proxy, stream: trio.abc.Stream, victim: trio.Canc
         await proxy.serve_stream(stream)
 
 
-def forwarded(network: Network) -> int:
-    """How many requests have been sent to upstreams, by their heads."""
-    return sum(end.sent.count(b" HTTP/1.1\r\n") for end in network.dialled)
+async def _serve_accepted(proxy: Proxy, end: End, victim: trio.CancelScope) -> None:
+    """As the proxy serves what its listener has accepted."""
+    with victim:
+        async with proxy._housekeeping():
+            await proxy._serve_connection(end, "10.0.0.1", _serving())
+
+
+_serving: Final = functools.cache(server_context)
+_trusting: Final = functools.cache(trusting_context)
+
+
+@functools.cache
+def _expired() -> ssl.SSLContext:
+    return server_context(authority().expired)
+
+
+def _upstream_line(strangers: Mapping[int, Stranger], end: End, port: int) -> Line | None:
+    match strangers.get(port):
+        case Stranger.SILENT:
+            return None
+        case Stranger.EXPIRED:
+            return TlsEnd(end, _expired())
+        case None:
+            return TlsEnd(end, _serving())
+
+
+def plain(sent: bytes | bytearray, line: Line) -> bytes:
+    """What these bytes say that were sent to this side, decrypted if there is TLS on it."""
+    return bytes(line.heard[: line.heard_of(sent)] if isinstance(line, TlsEnd) else sent)
+
+
+def forwarded(network: Network, sent: Sequence[int]) -> int:
+    """How many requests have been sent to upstreams, by their heads.
+
+    :param sent: how many bytes on each connection are counted.
+    """
+    connections = zip(network.dialled, network.lines, sent, strict=False)  # later ones are not counted
+    return sum(plain(end.sent[:count], line).count(b" HTTP/1.1\r\n") for end, line, count in connections)
 
 
 def complete_answers(data: bytes) -> int:

@@ -56,5 +56,6 @@ async def _address(output: trio.abc.ReceiveStream) -> tuple[str, int]:
         piece = await output.receive_some(1024)
         assert piece, "the proxy ended before it listened"
         text += piece
-    host, _, port = text.split()[3].removeprefix(b"http://").removesuffix(b",").decode().rpartition(":")
+    _, _, address = text.split()[3].removesuffix(b",").decode().partition("://")
+    host, _, port = address.rpartition(":")
     return host, int(port)

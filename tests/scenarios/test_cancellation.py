@@ -14,22 +14,26 @@ import resource
 import select
 import socket
 import struct
+import tempfile
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, closing, contextmanager
-from typing import TYPE_CHECKING, Final, final
+from functools import partial
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias, final
 
 import httpx  # noqa: ASYNC127 - what the openai SDK uses
 import pytest
 import trio
 import trio.testing
 
+from certificates import server_context, trusting_context
 from trioproxy import Proxy, Settings
 from trioproxy.bench.mock import MockServer, RequestRecord
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
+Scheme: TypeAlias = Literal["http", "https", "unix"]
 SOON: Final = 5.0
 """Seconds after which something that should be done at once has failed."""
 STREAMED: Final = Settings(body="stream")
@@ -49,26 +53,27 @@ class Way(enum.Enum):
 
 @final
 class Client:
-    """A client on a raw socket."""
+    """A client on a raw socket.
 
-    def __init__(self, sock: trio.socket.SocketType, name: str) -> None:
+    :param stream: what is on it, if that is TLS.
+    """
+
+    def __init__(self, sock: trio.socket.SocketType, name: str, stream: trio.abc.Stream | None = None) -> None:
         self.sock = sock
+        self.stream = stream or trio.SocketStream(sock)
         self.name = name
         """Unique among the clients of a bench, for the mock's records."""
         self.received = bytearray()
 
     async def send(self, data: bytes) -> None:
         """Hand everything to the kernel."""
-        with memoryview(data) as view:
-            done = 0
-            while done < len(view):
-                done += await self.sock.send(view[done:])
+        await self.stream.send_all(data)
 
     async def until(self, mark: bytes) -> bytes:
         """Receive until the mark; returns everything up to now."""
         with trio.fail_after(SOON):  # noqa: ASYNC912 - no wait if it is there
             while mark not in self.received:
-                data = await self.sock.recv(65536)
+                data = await self.stream.receive_some(65536)
                 assert data, f"the connection ended after {bytes(self.received)!r}"
                 self.received += data
         return bytes(self.received)
@@ -76,7 +81,7 @@ class Client:
     async def to_end(self) -> bytes:
         """Receive until the connection ends; returns everything up to now."""
         with trio.fail_after(SOON):
-            while data := await self.sock.recv(65536):
+            while data := await self.stream.receive_some(65536):
                 self.received += data
         return bytes(self.received)
 
@@ -104,7 +109,7 @@ class Client:
         return left
 
     async def _hold(self) -> None:
-        async with trio.SocketStream(self.sock):
+        async with self.stream:
             await trio.sleep_forever()
 
 
@@ -133,10 +138,11 @@ async def until(holds: Callable[[], bool]) -> None:
 class Bench:
     """A proxy in front of a mock model server, or of any other upstream, and their clients."""
 
-    def __init__(self, proxy: Proxy, mock: MockServer, address: tuple[str, int]) -> None:
+    def __init__(self, proxy: Proxy, mock: MockServer, address: tuple[str, int], *, tls: bool) -> None:
         self.proxy = proxy
         self.mock = mock
         self.address = address
+        self._tls = tls
         self._clients: list[Client] = []
         self._before = self._account()
 
@@ -144,7 +150,10 @@ class Bench:
         """A new client."""
         sock = trio.socket.socket()
         await sock.connect(self.address)
-        self._clients.append(Client(sock, f"client {len(self._clients)}"))
+        stream: trio.abc.Stream | None = None
+        if self._tls:
+            stream = trio.SSLStream(trio.SocketStream(sock), trusting_context(), server_hostname="localhost")
+        self._clients.append(Client(sock, f"client {len(self._clients)}", stream))
         return self._clients[-1]
 
     def close(self) -> None:
@@ -205,19 +214,45 @@ class Bench:
 
 
 @asynccontextmanager
-async def bench(settings: Settings | None = None, *, upstream: str | None = None) -> AsyncGenerator[Bench]:
-    """A proxy and its upstream, the mock unless another is given, in this process; ends with the block."""
+async def bench(
+    settings: Settings | None = None, *, upstream: str | None = None, scheme: Scheme = "http", tls: bool = False
+) -> AsyncGenerator[Bench]:
+    """A proxy and its upstream, the mock unless another is given, in this process; ends with the block.
+
+    :param scheme: how the mock is reached.
+    :param tls: whether clients speak TLS.
+    """
     mock = MockServer()
-    async with trio.open_nursery() as nursery:
-        if upstream is None:
+    with tempfile.TemporaryDirectory() as directory:
+        async with trio.open_nursery() as nursery:
+            if upstream is None:
+                upstream = await _serve_mock(mock, scheme, f"{directory}/mock", nursery)
+            proxy = Proxy([upstream], settings=settings, upstream_tls=trusting_context() if scheme == "https" else None)
+            addresses: list[tuple[str, int]] = await nursery.start(
+                partial(proxy.serve, tls=server_context() if tls else None)
+            )
+            await trio.testing.wait_all_tasks_blocked()
+            with closing(Bench(proxy, mock, addresses[0], tls=tls)) as scene:
+                yield scene
+            nursery.cancel_scope.cancel()
+
+
+async def _serve_mock(mock: MockServer, scheme: Scheme, path: str, nursery: trio.Nursery) -> str:
+    """Have the mock listen in one of the ways there are; its URL."""
+    match scheme:
+        case "http":
             host, port = await nursery.start(mock.serve)
-            upstream = f"http://{host}:{port}"
-        proxy = Proxy([upstream], settings=settings)
-        addresses: list[tuple[str, int]] = await nursery.start(proxy.serve)
-        await trio.testing.wait_all_tasks_blocked()
-        with closing(Bench(proxy, mock, addresses[0])) as scene:
-            yield scene
-        nursery.cancel_scope.cancel()
+            return f"http://{host}:{port}"
+        case "https":
+            serve = partial(trio.serve_ssl_over_tcp, mock.serve_stream, 0, server_context(), host="127.0.0.1")
+            (secure,) = await nursery.start(serve)
+            return f"https://127.0.0.1:{secure.transport_listener.socket.getsockname()[1]}"
+        case "unix":
+            sock = trio.socket.socket(socket.AF_UNIX)
+            await sock.bind(path)
+            sock.listen(100)
+            await nursery.start(trio.serve_listeners, mock.serve_stream, [trio.SocketListener(sock)])
+            return f"unix:{path}"
 
 
 # Stages: each function brings a client into one and returns it.

@@ -6,21 +6,27 @@ The vectors' own verdicts are the business of ``tests/http1``; here only what le
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import pytest
 import trio
-from trio.testing import memory_stream_pair, wait_all_tasks_blocked
+from trio.testing import wait_all_tasks_blocked
 
 from bench.strict import dechunk, requests_in
-from trioproxy import Proxy
-from trioproxy.net import Address, StreamTransport
+from links import CHOSEN
+from trioproxy import Proxy, Settings
+from trioproxy.net import Address
 from trioproxy.transport import Transport
 
+pytestmark = pytest.mark.usefixtures("link")
+
 VECTORS: Final = Path(__file__).parent.parent / "vectors"
+HOST: Final = "10.0.0.1"
 FOLLOWING: Final = b"GET /following HTTP/1.1\r\nHost: a\r\n\r\n"
 OK: Final = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
@@ -43,34 +49,36 @@ async def play(sent: bytes, answer: bytes | None = None) -> Played:
 
     async def origin(index: int, stream: trio.abc.HalfCloseableStream) -> None:
         answered = 0
-        while True:
-            data = await stream.receive_some()
-            if not data:
-                return
-            upstream[index] += data
-            complete = sum(1 for _ in requests_in(upstream[index]))
-            if answer is not None and complete:
-                await stream.send_all(answer)
-                await stream.aclose()
-                return
-            await stream.send_all(OK * (complete - answered))
-            answered = complete
+        async with stream:
+            with contextlib.suppress(trio.BrokenResourceError):  # reset by the proxy
+                while data := await stream.receive_some():
+                    upstream[index] += data
+                    complete = sum(1 for _ in requests_in(upstream[index]))
+                    if answer is not None and complete:
+                        await stream.send_all(answer)
+                        return
+                    await stream.send_all(OK * (complete - answered))
+                    answered = complete
 
     async def connect(_: Address) -> Transport:
         await trio.lowlevel.checkpoint()
-        ours, theirs = memory_stream_pair()
+        theirs, ours = link.upstream(HOST)
         upstream.append(b"")
         nursery.start_soon(origin, len(upstream) - 1, theirs)
-        return StreamTransport(ours)
+        return ours
 
     async def listen(stream: trio.abc.ReceiveStream) -> None:
-        async for data in stream:
-            received.extend(data)
+        with contextlib.suppress(trio.BrokenResourceError):  # as a client whose request is refused may find it
+            async for data in stream:
+                received.extend(data)
 
-    async with trio.open_nursery() as nursery:
-        proxy = Proxy(["http://127.0.0.1:1"], connector=connect)
-        near, far = memory_stream_pair()
-        nursery.start_soon(proxy.serve_stream, far)
+    link = CHOSEN.link
+    proxy = Proxy(
+        [link.url(HOST)], settings=Settings(codec=CHOSEN.codec), upstream_tls=link.upstream_tls, connector=connect
+    )
+    near, far = link.client()
+    async with near, trio.open_nursery() as nursery:
+        nursery.start_soon(partial(proxy.serve_stream, far, tls=link.tls))
         nursery.start_soon(listen, near)
         await near.send_all(sent)
         await wait_all_tasks_blocked()

@@ -10,16 +10,17 @@ import sys
 import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
 import trio
-from trio.testing import MockClock, memory_stream_pair, wait_all_tasks_blocked
+from trio.testing import MockClock, wait_all_tasks_blocked
 
+from certificates import server_context, trusting_context
+from script import conversation, forwarded, message, post
 from trioproxy import Deadlines, Limits, Proxy, Settings
 from trioproxy.bench.mock import MockServer, MockSettings
-from trioproxy.net import Address, StreamTransport
-from trioproxy.transport import Transport
 
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="it reads /proc, which only Linux has")
 
@@ -39,22 +40,31 @@ class Steps(trio.abc.Instrument):
 
 
 @asynccontextmanager
-async def proxied(settings: Settings | None = None) -> AsyncGenerator[tuple[Proxy, tuple[str, int]]]:
+async def proxied(
+    settings: Settings | None = None, *, tls: bool = False
+) -> AsyncGenerator[tuple[Proxy, tuple[str, int]]]:
     """A proxy on a real socket in front of a mock."""
     async with trio.open_nursery() as nursery:
         host, port = await nursery.start(MockServer(MockSettings(tokens=2, interval=0.001)).serve)
         proxy = Proxy([f"http://{host}:{port}"], settings=settings)
-        [address] = await nursery.start(proxy.serve)
+        [address] = await nursery.start(partial(proxy.serve, tls=server_context() if tls else None))
         yield proxy, address
         nursery.cancel_scope.cancel()
 
 
+async def connect(address: tuple[str, int], *, tls: bool) -> trio.abc.Stream:
+    """A client of it."""
+    stream = await trio.open_tcp_stream(*address)
+    return trio.SSLStream(stream, trusting_context(), server_hostname="localhost") if tls else stream
+
+
+@pytest.mark.parametrize("tls", [False, True])
 @pytest.mark.parametrize("path", [b"/v1/completions", b"/x"], ids=["buffered", "streamed"])
-async def test_tiny_chunks_do_not_hold_the_loop(path: bytes) -> None:
+async def test_tiny_chunks_do_not_hold_the_loop(path: bytes, tls: bool) -> None:
     """60,000 chunks of one byte: other tasks run in between, where a read-by-read bound let one run for 90 ms."""
     chunks = b"1\r\n{\r\n" + b'1\r\n"\r\n' * 60_000 + b"1\r\n}\r\n0\r\n\r\n"
     steps = Steps()
-    async with proxied() as (_, address), await trio.open_tcp_stream(*address) as stream:
+    async with proxied(tls=tls) as (_, address), await connect(address, tls=tls) as stream:
         trio.lowlevel.add_instrument(steps)
         try:
             await stream.send_all(
@@ -92,11 +102,12 @@ async def test_a_response_without_a_length_that_a_drain_cuts_is_reset() -> None:
 
 
 @pytest.mark.parametrize("total", [0.0, 0.000_001, 0.005, 0.02])
-async def test_total_in_the_middle_of_an_upload_is_told(total: float) -> None:
+@pytest.mark.parametrize("tls", [False, True])
+async def test_total_in_the_middle_of_an_upload_is_told(total: float, tls: bool) -> None:
     """However much has come when it passes: the reader must not take its own full buffer for the client's end."""
-    async with proxied(Settings(deadlines=Deadlines(total=total))) as (proxy, address):
+    async with proxied(Settings(deadlines=Deadlines(total=total)), tls=tls) as (proxy, address):
         for sent, size in enumerate((1, 65_535, 65_536, 65_537, 131_072, 300_000, 3_000_000), 1):
-            async with await trio.open_tcp_stream(*address) as client, trio.open_nursery() as nursery:
+            async with await connect(address, tls=tls) as client, trio.open_nursery() as nursery:
                 head = b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Length: 4000000\r\n\r\n"
                 nursery.start_soon(client.send_all, head + bytes(size))
                 heard = bytes(await client.receive_some(65536))
@@ -138,31 +149,19 @@ async def test_a_stalled_client_leaves_nothing_in_the_kernel() -> None:
 
 async def test_piped_bytes_take_no_room_from_bodies_that_are_held(autojump_clock: MockClock) -> None:
     """Streamed uploads that stand still, beside one small buffered request."""
-    upstreams: list[trio.abc.Stream] = []
-
-    async def connect(_: Address) -> Transport:
-        await trio.lowlevel.checkpoint()
-        ours, theirs = memory_stream_pair()
-        upstreams.append(theirs)  # kept open, never read
-        return StreamTransport(ours)
-
     limits = Limits(body_size=100_000, bodies_size=100_000)
-    proxy = Proxy(["http://127.0.0.1:1"], settings=Settings(limits=limits), connector=connect)
-    async with trio.open_nursery() as nursery:
+    async with conversation(Settings(limits=limits)) as talk:
+        talk.deaf = {"10.0.0.1"}
         for _ in range(10):
-            ours, theirs = memory_stream_pair()
-            nursery.start_soon(proxy.serve_stream, theirs)
-            await ours.send_all(b"POST /x HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n")
-            await ours.send_all(b"10000\r\n" + bytes(65536))
-        await wait_all_tasks_blocked()
-        ours, theirs = memory_stream_pair()
-        nursery.start_soon(proxy.serve_stream, theirs)
-        before = len(upstreams)
-        await ours.send_all(b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n{}")
-        await wait_all_tasks_blocked()
-        assert len(upstreams) == before + 1  # it was forwarded
-        nursery.cancel_scope.cancel()
-    assert proxy.statistics().body_bytes_held == 0
+            client = await talk.client()
+            await client.says(message("POST /x HTTP/1.1", "Host: a", "Transfer-Encoding: chunked"))
+            await client.says("10000\r\n" + "x" * 65536)
+            await talk.upstream()
+        talk.deaf.clear()
+        client = await talk.client()
+        await client.says(post("{}", "/v1/completions"))
+        upstream = await talk.upstream()
+        await upstream.hears(forwarded("POST /v1/completions HTTP/1.1", length=2, body="{}"))
 
 
 def start(*arguments: str, **options: object) -> subprocess.Popen[bytes]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
 from typing import TypeVar
 
 import httpx
@@ -13,7 +16,10 @@ import trio
 from openai.types.chat import ChatCompletionMessageParam
 
 import trioproxy
+from certificates import server_context, trusting_context, write_files
 from trioproxy.bench.mock import MockServer, MockSettings
+
+from .serving import serving
 
 _T = TypeVar("_T")
 MESSAGES: list[ChatCompletionMessageParam] = [{"role": "user", "content": "Say something ☃"}]
@@ -21,14 +27,36 @@ TOKENS = 5
 
 
 @asynccontextmanager
-async def served() -> AsyncGenerator[tuple[trioproxy.Proxy, openai.OpenAI], None]:
+async def served(tls: bool = False) -> AsyncGenerator[tuple[trioproxy.Proxy, openai.OpenAI], None]:
     """A mock, a proxy in front of it, and a client of the proxy."""
     async with trio.open_nursery() as nursery:
         host, port = await nursery.start(MockServer(MockSettings(tokens=TOKENS, interval=0.001)).serve)
         proxy = trioproxy.Proxy([f"http://{host}:{port}"])
-        [(host, port)] = await nursery.start(proxy.serve)
-        with openai.OpenAI(base_url=f"http://{host}:{port}/v1", api_key="not-needed", max_retries=0) as client:
+        [(host, port)] = await nursery.start(partial(proxy.serve, tls=server_context() if tls else None))
+        url = f"{'https' if tls else 'http'}://{host}:{port}/v1"
+        http = openai.DefaultHttpxClient(verify=trusting_context() if tls else True, trust_env=False)
+        with openai.OpenAI(base_url=url, api_key="not-needed", max_retries=0, http_client=http) as client:
             yield proxy, client
+        nursery.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def served_by_a_process(directory: Path) -> AsyncGenerator[openai.OpenAI, None]:
+    """The same with the proxy in a process of its own, as ``trioproxy serve --tls-cert``, and TLS on both sides."""
+    ca, chain, key = await trio.to_thread.run_sync(write_files, directory)
+    mock = MockServer(MockSettings(tokens=TOKENS, interval=0.001))
+    async with trio.open_nursery() as nursery:
+        (listener,) = await nursery.start(
+            partial(trio.serve_ssl_over_tcp, mock.serve_stream, 0, server_context(), host="127.0.0.1")
+        )
+        upstream = f"https://127.0.0.1:{listener.transport_listener.socket.getsockname()[1]}"
+        options = ["--tls-cert", str(chain), "--tls-key", str(key), "--upstream-ca", str(ca)]
+        async with serving(upstream, *options) as process:
+            host, port = process.address
+            http = openai.DefaultHttpxClient(verify=ssl.create_default_context(cafile=str(ca)), trust_env=False)
+            url = f"https://{host}:{port}/v1"
+            with openai.OpenAI(base_url=url, api_key="not-needed", max_retries=0, http_client=http) as client:
+                yield client
         nursery.cancel_scope.cancel()
 
 
@@ -42,8 +70,9 @@ async def test_models() -> None:
         assert [model.id for model in models.data] == ["mock-model"]
 
 
-async def test_chat_completion() -> None:
-    async with served() as (proxy, client):
+@pytest.mark.parametrize("tls", [False, True])
+async def test_chat_completion(tls: bool) -> None:
+    async with served(tls) as (proxy, client):
         answer = await ask(lambda: client.chat.completions.create(model="mock-model", messages=MESSAGES))
         assert answer.choices[0].finish_reason == "stop"
         assert len((answer.choices[0].message.content or "").split()) == TOKENS
@@ -51,7 +80,8 @@ async def test_chat_completion() -> None:
         assert answer.usage.completion_tokens == TOKENS == proxy.statistics().tokens["completion"]
 
 
-async def test_chat_completion_streamed() -> None:
+@pytest.mark.parametrize("tls", [False, True])
+async def test_chat_completion_streamed(tls: bool) -> None:
     def stream() -> tuple[str, int]:
         with client.chat.completions.create(
             model="mock-model", messages=MESSAGES, stream=True, stream_options={"include_usage": True}
@@ -60,10 +90,21 @@ async def test_chat_completion_streamed() -> None:
         text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
         return text, sum(chunk.usage.completion_tokens for chunk in chunks if chunk.usage)
 
-    async with served() as (proxy, client):
+    async with served(tls) as (proxy, client):
         text, tokens = await ask(stream)
         assert len(text.split()) == TOKENS == tokens == proxy.statistics().tokens["completion"]
         assert proxy.statistics().outcomes["completed"] == 1
+
+
+async def test_a_process_that_speaks_tls_on_both_sides(tmp_path: Path) -> None:
+    def stream() -> str:
+        with client.chat.completions.create(model="mock-model", messages=MESSAGES, stream=True) as events:
+            return "".join(chunk.choices[0].delta.content or "" for chunk in events if chunk.choices)
+
+    async with served_by_a_process(tmp_path) as client:
+        answer = await ask(lambda: client.chat.completions.create(model="mock-model", messages=MESSAGES))
+        assert len((answer.choices[0].message.content or "").split()) == TOKENS
+        assert len((await ask(stream)).split()) == TOKENS
 
 
 async def test_completion() -> None:

@@ -79,6 +79,8 @@ class _Records(trio.abc.Stream):
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
         """Send everything."""
+        # Trio's TLS yields once more, shielded, after it has looked for a cancel: a request would go out after it.
+        await trio.lowlevel.checkpoint_if_cancelled()
         rest: Sequence[Buffer] = [data] if data else []
         while rest:
             rest = rest_of(rest, await self.below.send_some(rest))

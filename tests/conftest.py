@@ -1,0 +1,49 @@
+"""Which tests are run on which links and with which codec.
+
+Every test that has a conversation, or that says ``usefixtures("link")``, is run on all links with both codecs. One
+whose point is a link's own nature says so: ``@pytest.mark.links("memory", reason="…")``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from itertools import product
+from typing import Final, get_args
+
+import pytest
+
+from links import CHOSEN, LINKS, LinkName
+from trioproxy.http1 import ParserName
+
+CODECS: Final[tuple[ParserName, ...]] = get_args(ParserName)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Make the marker known."""
+    config.addinivalue_line("markers", "links(*names, reason): run on these links only, with both codecs")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Each test that is about what goes through a proxy, on each link and with each codec."""
+    asks = any("link" in marker.args for marker in metafunc.definition.iter_markers("usefixtures"))
+    if not asks and "conversation" not in metafunc.function.__code__.co_names:
+        return
+    names: tuple[str, ...] = tuple(LINKS)
+    if (marker := metafunc.definition.get_closest_marker("links")) is not None:
+        assert marker.kwargs.get("reason"), f"{metafunc.function.__name__}: a reason for its links"
+        names = marker.args
+        assert set(names) <= set(LINKS)
+    chosen = list(product(names, CODECS))
+    metafunc.parametrize("link", chosen, indirect=True, ids=["-".join(each) for each in chosen])
+
+
+@pytest.fixture(autouse=True)
+def link(request: pytest.FixtureRequest) -> Generator[None]:
+    """The link and the codec of the test, for whoever makes a proxy in it."""
+    chosen: tuple[LinkName, ParserName] | None = getattr(request, "param", None)
+    if chosen is None:
+        yield
+        return
+    CHOSEN.made, CHOSEN.link, CHOSEN.codec = True, LINKS[chosen[0]], chosen[1]
+    yield
+    CHOSEN.made = False
