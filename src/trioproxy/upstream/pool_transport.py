@@ -133,11 +133,11 @@ class PoolTransport(httpx.AsyncBaseTransport):
         :raises RuntimeError: another Trio run uses it at this moment.
         """
         if self._connections is not None:
-            connections, self._connections = self._connections, None
-            if connections.token is trio.lowlevel.current_trio_token():
-                connections.close()
+            if self._connections.token is trio.lowlevel.current_trio_token():
+                self._connections.close()
             else:
-                connections.leave()
+                self._connections.leave()
+            self._connections = None
 
     def _current(self) -> Connections:
         """The connections of this Trio run."""
