@@ -19,9 +19,10 @@ import trio
 class Conversation:
     """A server's side of one connection."""
 
-    def __init__(self, stream: trio.abc.Stream, number: int) -> None:
+    def __init__(self, stream: trio.abc.Stream, number: int, peer_address: object) -> None:
         self.stream = stream
         self.number = number
+        self.peer_address = peer_address
         self._early = b""
 
     async def head(self) -> str:
@@ -62,12 +63,14 @@ class Server:
         self.connections = 0
         self.ended = 0
 
-    async def serve(self, stream: trio.abc.Stream) -> None:
+    async def serve(self, below: trio.SocketStream) -> None:
         self.connections += 1
+        peer_address = below.socket.getpeername()
+        stream: trio.abc.Stream = below
         if self._context is not None:
-            stream = trio.SSLStream(stream, self._context, server_side=True)
+            stream = trio.SSLStream(below, self._context, server_side=True)
         try:
-            await self._handler(Conversation(stream, self.connections))
+            await self._handler(Conversation(stream, self.connections, peer_address))
         except trio.BrokenResourceError:
             pass
         finally:
