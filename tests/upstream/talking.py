@@ -19,10 +19,10 @@ import trio
 class Conversation:
     """A server's side of one connection."""
 
-    def __init__(self, stream: trio.abc.Stream, number: int, peer_address: object) -> None:
+    def __init__(self, stream: trio.abc.Stream, number: int, below: trio.SocketStream) -> None:
         self.stream = stream
         self.number = number
-        self.peer_address = peer_address
+        self.below = below
         self._early = b""
 
     async def head(self) -> str:
@@ -65,12 +65,11 @@ class Server:
 
     async def serve(self, below: trio.SocketStream) -> None:
         self.connections += 1
-        peer_address = below.socket.getpeername()
         stream: trio.abc.Stream = below
         if self._context is not None:
             stream = trio.SSLStream(below, self._context, server_side=True)
         try:
-            await self._handler(Conversation(stream, self.connections, peer_address))
+            await self._handler(Conversation(stream, self.connections, below))
         except trio.BrokenResourceError:
             pass
         finally:

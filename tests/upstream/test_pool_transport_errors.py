@@ -215,3 +215,40 @@ async def test_authorities_in_a_file_or_a_directory(directory: bool, tmp_path: P
     transport = PoolTransport(verify=str(tmp_path if directory else file))
     async with serving(echo, server_context()) as server, httpx.AsyncClient(transport=transport) as client:
         assert (await client.get(server.url)).status_code == 200
+
+
+@pytest.mark.parametrize("passphrase", [None, "secret"])
+async def test_a_certificate_in_files(passphrase: str | None, tmp_path: Path) -> None:
+    """Without httpx's warning that ``cert`` is going away: warnings are errors here."""
+    context = server_context()
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.load_verify_locations(cadata=authority().ca.cert_pem.bytes().decode())
+    ca, chain, key = write_files(tmp_path, authority().client)
+    cert: tuple[str, str] | tuple[str, str, str] = (str(chain), str(key))
+    if passphrase is not None:
+        locked = str(tmp_path / "locked.pem")
+        command = ["openssl", "rsa", "-aes256", "-passout", f"pass:{passphrase}", "-in", str(key), "-out", locked]
+        if b"EC PRIVATE" in key.read_bytes():
+            command[1] = "ec"
+        await trio.run_process(command, capture_stderr=True)
+        cert = (str(chain), locked, passphrase)
+    transport = PoolTransport(verify=str(ca), cert=cert)
+    async with serving(echo, context) as server, httpx.AsyncClient(transport=transport) as client:
+        assert (await client.get(server.url)).status_code == 200
+
+
+def test_files_that_are_not_what_they_should_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nope, empty = str(tmp_path / "nope.pem"), tmp_path / "empty.pem"
+    empty.write_bytes(b"")
+    with pytest.raises(
+        OSError, match=r"^verify: cannot read '.*nope\.pem': No such file or directory; give a PEM file"
+    ):
+        PoolTransport(verify=nope)
+    with pytest.raises(OSError, match=r"^verify: '.*empty\.pem' has no PEM certificates in it; give"):
+        PoolTransport(verify=str(empty))
+    with pytest.raises(OSError, match=r"^cert: cannot read '.*nope\.pem': No such file or directory; give a PEM file"):
+        PoolTransport(cert=nope)
+    monkeypatch.setenv("SSL_CERT_FILE", nope)
+    with pytest.raises(OSError, match=r"^SSL_CERT_FILE: cannot read '.*nope\.pem'"):
+        PoolTransport()
+    PoolTransport(trust_env=False)

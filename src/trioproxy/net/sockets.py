@@ -257,6 +257,8 @@ class SocketTransport:
         """See :func:`trioproxy.net.extra_info`."""
         if self.closed:
             return None
+        if name == "socket":
+            return self._sock
         with contextlib.suppress(OSError):  # not connected any more
             if name == "server_addr":
                 return self._sock.getpeername()

@@ -80,9 +80,12 @@ class Call:
         """
         try:
             answer = await (self._send_then_read() if self._message.small else self._send_while_watching())
-        except (httpx.ReadError, httpx.WriteError, httpx.RemoteProtocolError) as error:
-            if self._hold.lease.reused and self._silent and self._repeatable:
+        except Exception as error:  # of a body's own as well
+            broken = isinstance(error, httpx.ReadError | httpx.WriteError | httpx.RemoteProtocolError)
+            if broken and self._hold.lease.reused and self._silent and self._repeatable:
                 raise StaleConnectionError from error
+            self._hold.end()
+            await self._trace.closed()  # noqa: ASYNC120 - a cancel may replace it
             raise
         return self._response(answer)
 

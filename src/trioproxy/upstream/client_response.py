@@ -124,8 +124,7 @@ class ResponseStream(httpx.AsyncByteStream):
         self._end()
         if self._trace.wanted and not self._told_close:
             self._told_close = True
-            await self._trace.started("http11.response_closed")
-            await self._trace.complete("http11.response_closed")
+            await self._trace.closed()
         if was_open:
             await trio.lowlevel.checkpoint()
 
@@ -171,6 +170,7 @@ class NetworkStream:
     def get_extra_info(self, info: str) -> object:
         """What is known of the connection, in httpcore's words; None of what is not, and when it is closed.
 
-        :param info: ``server_addr``, ``client_addr``, ``ssl_object`` (what can be asked of one), or ``is_readable``.
+        :param info: ``server_addr``, ``client_addr``, ``socket``, ``ssl_object`` (what can be asked of one), or
+            ``is_readable``.
         """
         return extra_info(self._transport, info)

@@ -87,15 +87,20 @@ class Trace:
         return self._callback is not None
 
     async def of(
-        self, name: str, what: Callable[[], Awaitable[_T]], told: Callable[[_T], object] = lambda result: None
+        self,
+        name: str,
+        what: Callable[[], Awaitable[_T]],
+        told: Callable[[_T], object] = lambda result: None,
+        info: dict[str, object] | None = None,
     ) -> _T:
-        """Await something, and tell of its begin and of its end.
+        """Await something, and tell of its begin and of its end. Cancelled, nothing is told of the end.
 
         :param told: what to tell of its result.
+        :param info: what to tell at its begin, if not the request.
         """
         if self._callback is None:
             return await what()
-        await self.started(name)
+        await self.started(name, info)
         try:
             result = await what()
         except Exception as error:
@@ -104,9 +109,9 @@ class Trace:
         await self.complete(name, told(result))
         return result
 
-    async def started(self, name: str) -> None:
+    async def started(self, name: str, info: dict[str, object] | None = None) -> None:
         """Tell that something begins."""
-        await self._tell(f"{name}.started", {"request": self._request})
+        await self._tell(f"{name}.started", {"request": self._request} if info is None else info)
 
     async def complete(self, name: str, result: object = None) -> None:
         """Tell that it has ended well."""
@@ -115,6 +120,11 @@ class Trace:
     async def failed(self, name: str, error: Exception) -> None:
         """Tell that it has not."""
         await self._tell(f"{name}.failed", {"exception": error})
+
+    async def closed(self) -> None:
+        """Tell that the connection is no longer the request's."""
+        await self.started("http11.response_closed", {})
+        await self.complete("http11.response_closed")
 
     async def _tell(self, event: str, info: dict[str, object]) -> None:
         if self._callback is not None:

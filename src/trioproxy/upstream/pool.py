@@ -222,6 +222,11 @@ class Lease:
         return f"<Lease {self.state.value} {self._pool.endpoint.url}>"
 
     @property
+    def endpoint(self) -> Endpoint:
+        """Where its connection goes."""
+        return self._pool.endpoint
+
+    @property
     def ended(self) -> bool:
         """Whether it is over."""
         return self.state is _ENDED

@@ -15,7 +15,6 @@ import math
 import socket
 import ssl
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Final, cast, final
 
 import httpx
@@ -28,6 +27,7 @@ from .client_call import Call, StaleConnectionError
 from .client_message import Message
 from .client_response import NetworkStream
 from .client_terms import Timeouts, Trace, as_errors, extension, within
+from .client_tls import tls_context
 from .connections import Connections, Counts, Hold, Origin
 from .endpoint import Endpoint, look_up
 from .pool import Pool
@@ -51,12 +51,14 @@ class PoolTransport(httpx.AsyncBaseTransport):
         what a context says.
     :param cert: the certificate to show: a file, or (certificate, key) or (certificate, key, password).
     :param limits: of connections; ``keepalive_expiry`` is 4 s unless given, below the 5 s after which uvicorn closes.
+        No task watches the idle ones: those that have expired are closed when the next request begins or ends.
     :param http2: not supported: True is refused.
     :param uds: the path of a unix socket to connect to, whatever the URL's host is.
     :param trust_env: whether ``SSL_CERT_FILE`` and ``SSL_CERT_DIR`` count.
     :param codec: which library parses heads, ``llhttp`` or ``h11``.
     :param connector: how connections are opened, for tests with a network of their own.
     :raises ValueError: for http2.
+    :raises OSError: a file of ``verify`` or ``cert`` cannot be read, or is not what it should be.
     """
 
     def __init__(
@@ -73,11 +75,7 @@ class PoolTransport(httpx.AsyncBaseTransport):
     ) -> None:
         if http2:
             raise ValueError("PoolTransport speaks HTTP/1.1 only: leave http2 out, or use httpx's own transport for it")
-        if isinstance(verify, str):
-            of_file = not Path(verify).is_dir()
-            verify = ssl.create_default_context(cafile=verify if of_file else None, capath=None if of_file else verify)
-        self._context = httpx.create_ssl_context(verify=verify, cert=cert, trust_env=trust_env)
-        self._context.set_alpn_protocols(["http/1.1"])
+        self._context = tls_context(verify, cert, trust_env=trust_env)
         self._limits = limits
         self._keep_alive = math.inf if limits.keepalive_expiry is None else limits.keepalive_expiry
         self._uds = uds
@@ -119,13 +117,24 @@ class PoolTransport(httpx.AsyncBaseTransport):
         if hold.lease.take_idle_nowait() is not None:
             with contextlib.suppress(StaleConnectionError):
                 return await Call(message, hold, self._parser, timeouts, trace).run()
-        how = "tcp" if self._uds is None else "unix_socket"
+        how, info = self._connecting(hold.lease.endpoint, timeouts)
         await trace.of(
             f"connection.connect_{how}",
             lambda: _open(hold, timeouts.connect),
             lambda _: NetworkStream(hold, hold.transport, b""),
+            info,
         )
         return await Call(message, hold, self._parser, timeouts, trace).run()
+
+    def _connecting(self, endpoint: Endpoint, timeouts: Timeouts) -> tuple[str, dict[str, object]]:
+        """What to tell of connecting, in httpcore's words."""
+        how: dict[str, object] = {
+            "timeout": None if math.isinf(timeouts.connect) else timeouts.connect,
+            "socket_options": None,
+        }
+        if self._uds is not None:
+            return "unix_socket", {"path": self._uds, **how}
+        return "tcp", {"host": endpoint.host, "port": endpoint.port, "local_address": None, **how}
 
     async def aclose(self) -> None:
         """Close every connection; requests that are under way, or that wait, fail.
