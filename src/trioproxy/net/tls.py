@@ -20,7 +20,7 @@ from typing import Final, NoReturn, final
 import trio
 
 from ..transport import Buffer, ReceiveTarget, Transport, rest_of
-from .sockets import RECEIVE_SIZE
+from .sockets import RECEIVE_SIZE, SocketTransport
 from .streams import copy_into, send_piece
 
 _CLOSE_GRACE: Final = 1.0
@@ -170,6 +170,12 @@ class TlsTransport:
         """As ``Transport.vanished``."""
         return self._below.vanished
 
+    def extra_info(self, name: str) -> object:
+        """See :func:`trioproxy.net.extra_info`."""
+        if name == "ssl_object" and not self.closed:
+            return self._stream
+        return self.readable_nowait() if name == "is_readable" else extra_info(self._below, name)
+
     async def send_end(self) -> None:
         if not self._ended and not self.closed:
             self._ended = True
@@ -188,6 +194,16 @@ class TlsTransport:
     async def aclose(self) -> None:
         await self.send_end()
         await self._below.aclose()
+
+
+def extra_info(transport: Transport, name: str) -> object:
+    """What a client may ask about a connection of its own; None for what is not known.
+
+    :param name: ``server_addr`` and ``client_addr`` as the socket module has them, ``ssl_object`` for what has
+        the methods of :class:`ssl.SSLObject`, ``is_readable``, ``socket`` for the non-blocking socket, which is
+        there to be asked and set, not to be read or closed.
+    """
+    return transport.extra_info(name) if isinstance(transport, SocketTransport | TlsTransport) else None
 
 
 async def start_tls(
@@ -252,16 +268,23 @@ def client_context(
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     elif ca is not None:
-        context = _trusting(Path(ca))
+        context = trusting(Path(ca))
     if cert is not None:
-        _load_chain(context, Path(cert), None if key is None else Path(key))
+        load_chain(context, Path(cert), None if key is None else Path(key))
     elif key is not None:
         raise ValueError("a key needs its certificate")
     context.set_alpn_protocols(_ALPN)
     return context
 
 
-def _trusting(ca: Path) -> ssl.SSLContext:
+def trusting(ca: Path) -> ssl.SSLContext:
+    """A client's context that trusts these authorities.
+
+    :param ca: a file of certificates, PEM, or a directory of those with the names that OpenSSL looks for.
+    :raises OSError: it cannot be read, or has none in it; which file that is, is said.
+    """
+    if ca.is_dir():
+        return ssl.create_default_context(capath=str(ca))
     _read(ca)
     try:
         return ssl.create_default_context(cafile=str(ca))
@@ -295,7 +318,7 @@ class ServerTls:
 
     def _load(self) -> ssl.SSLContext:
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        _load_chain(context, self._cert, self._key)
+        load_chain(context, self._cert, self._key)
         context.set_alpn_protocols(_ALPN)
         return context
 
@@ -304,9 +327,19 @@ class _EncryptedKeyError(Exception):
     """OpenSSL asked for a passphrase."""
 
 
-def _load_chain(context: ssl.SSLContext, cert: Path, key: Path | None) -> None:
-    def no_passphrase() -> str:  # else OpenSSL asks the terminal, and a service waits for ever
-        raise _EncryptedKeyError
+def load_chain(context: ssl.SSLContext, cert: Path, key: Path | None, passphrase: str | None = None) -> None:
+    """Have the context show a certificate.
+
+    :param cert: a file with the certificate and its chain, PEM.
+    :param key: the file with its key, if that is not in ``cert`` too.
+    :param passphrase: of the key.
+    :raises OSError: a file cannot be read, or is not what it should be; which one, and what is wrong with it, is said.
+    """
+
+    def ask() -> str:  # else OpenSSL asks the terminal, and a service waits for ever
+        if passphrase is None:
+            raise _EncryptedKeyError
+        return passphrase
 
     holds_key = cert if key is None else key
     if b"-----BEGIN CERTIFICATE-----" not in _read(cert):
@@ -316,7 +349,7 @@ def _load_chain(context: ssl.SSLContext, cert: Path, key: Path | None) -> None:
             f"there is no PEM key in {str(holds_key)!r}" + ("; is it in another file?" if key is None else "")
         )
     try:
-        context.load_cert_chain(cert, key, password=no_passphrase)
+        context.load_cert_chain(cert, key, password=ask)
     except _EncryptedKeyError:
         raise OSError(
             f"the key in {str(holds_key)!r} has a passphrase: it cannot be asked for, store it without"
