@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import ssl
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 from typing import final
@@ -378,3 +380,43 @@ async def test_tls_that_cannot_even_begin(server_side: bool, name: str | None) -
         await start_tls(near, trusting_context(), server_hostname=name, server_side=server_side)
     assert near.closed
     far.close()
+
+
+async def _shake_and_leave() -> None:
+    near, far = await pair(*connection("tls"))
+    near.close()
+    far.close()
+
+
+async def _keep_silent() -> None:
+    near, far = connection("tls")
+    with trio.move_on_after(1):
+        await start_tls(near, server_context(), server_side=True)
+    far.close()
+
+
+async def _send_garbage() -> None:
+    near, far = connection("tls")
+    await far.send_some([b"GET / HTTP/1.1\r\n\r\n"])
+    with pytest.raises(TlsError):
+        await start_tls(near, server_context(), server_side=True)
+    far.close()
+
+
+@pytest.mark.parametrize("play", [_shake_and_leave, _keep_silent, _send_garbage])
+async def test_nothing_is_left_to_the_collector(play: Callable[[], Awaitable[None]], autojump_clock: MockClock) -> None:
+    """What OpenSSL holds for a connection goes with it: the collector does not know how much it is."""
+
+    def kept() -> int:
+        return sum(isinstance(item, ssl.SSLObject) for item in gc.get_objects())
+
+    gc.collect()
+    before = kept()
+    gc.disable()
+    try:
+        for _ in range(3):
+            await play()
+        await wait_all_tasks_blocked()
+        assert kept() == before
+    finally:
+        gc.enable()

@@ -147,8 +147,15 @@ class TlsTransport:
     async def do_handshake(self) -> None:
         """Shake hands; raises what Trio raises."""
         self._records.shaking = True
-        await self._stream.do_handshake()
-        self._records.shaking = False
+        try:
+            await self._stream.do_handshake()
+        finally:
+            self._records.shaking = False
+            # Trio's stream holds on to its own method here, also when that has run. In a cycle, 47 KB of OpenSSL's stay
+            # after the connection until the collector comes by, which sees only a few small objects: 2,000 connections
+            # that had come and gone kept 90 MB.
+            with contextlib.suppress(AttributeError):
+                del self._stream._handshook._afn  # pyright: ignore[reportPrivateUsage]
 
     async def receive(self) -> bytes:
         return await self._receive(RECEIVE_SIZE)
