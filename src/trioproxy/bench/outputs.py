@@ -20,7 +20,18 @@ if TYPE_CHECKING:
     from .referee.report import Report
     from .referee.require import Requirement
 
-FILE: Final = click.Path(dir_okay=False, path_type=Path)
+
+class _NewFile(click.Path):
+    """A file that can be written at the end of a run, as far as that can be told before it."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        path = Path(super().convert(value, param, ctx))
+        if not path.parent.is_dir():
+            self.fail(f"there is no directory {path.parent}", param, ctx)
+        return path
+
+
+FILE: Final = _NewFile(dir_okay=False, path_type=Path)
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 

@@ -189,6 +189,8 @@ class CancelRun:
             await self._singles(play, legs)
             await self._crowds(play, legs)
             await self._count_slots(play, target.address)
+            # It may have ended at the last request.
+            await wait_listening(target.address, target, 1.0)
             nursery.cancel_scope.cancel()
         if cpu is not None and target.pid is not None:
             self._cpu = (cpu_ns(target.pid) - cpu) / 1e9 / max(time.monotonic() - began, 1e-9)
