@@ -17,7 +17,7 @@ import trio
 from .metrics import Spread
 
 _CPUCLOCK_SCHED: Final = 2
-_PSS: Final = re.compile(r"^Pss_(?:Anon|Shmem):\s+([0-9]+) kB$", re.MULTILINE)
+_PSS: Final = re.compile(r"^(?:Pss_(?:Anon|Shmem)|SwapPss):\s+([0-9]+) kB$", re.MULTILINE)
 _TICK: Final = 0.005
 
 
@@ -51,7 +51,7 @@ def pss(pid: int) -> int:
     """Memory of the process tree in bytes: its proportional set size, so that pages shared by two count once.
 
     Mapped files (the interpreter, libraries) are left out: their share grows and shrinks as strangers that map them
-    come and go.
+    come and go. What was swapped out is counted: it is held all the same.
 
     :raises OSError: /proc does not tell: another user's process, or no Linux.
     """
@@ -63,11 +63,19 @@ def pss(pid: int) -> int:
             if process == pid:
                 raise
             continue
-        parts: list[str] = _PSS.findall(rollup)
-        if not parts:
-            raise OSError("no Pss_Anon in smaps_rollup: this kernel does not tell a process's own memory")
-        total += 1024 * sum(map(int, parts))
+        total += own_bytes(rollup)
     return total
+
+
+def own_bytes(rollup: str) -> int:
+    """The part of a process's ``smaps_rollup`` that ``pss`` counts, in bytes.
+
+    :raises OSError: the kernel does not tell it.
+    """
+    parts: list[str] = _PSS.findall(rollup)
+    if not parts:
+        raise OSError("no Pss_Anon in smaps_rollup: this kernel does not tell a process's own memory")
+    return 1024 * sum(map(int, parts))
 
 
 class OwnUsage(msgspec.Struct, frozen=True, kw_only=True):
