@@ -6,17 +6,15 @@ a command runs.
 
 from __future__ import annotations
 
-import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final
 
 import click
 
-if TYPE_CHECKING:
-    from .referee.report import CancelReport
+from .memory_cli import memory
+from .outputs import FILE, Outputs, Progress, emit, options, output_options, parse_requirements
 
-_FILE: Final = click.Path(dir_okay=False, path_type=Path)
 _POSITIVE: Final = click.FloatRange(min=0, min_open=True)
 _STAGES: Final = ("uploading", "before-head", "early-head", "stall", "mid-stream", "after-last", "whole")
 _WAYS: Final = ("fin", "rst", "half-close", "deadline")
@@ -46,21 +44,6 @@ def _header(text: str) -> tuple[str, str]:
     return name.strip(), value.strip()
 
 
-class _Progress:
-    """One line on a terminal, written over again and again; nothing elsewhere."""
-
-    def __init__(self) -> None:
-        self._shown = sys.stderr.isatty()
-
-    def __call__(self, text: str) -> None:
-        if self._shown:
-            click.echo(f"\r\x1b[K{text[:98]}", err=True, nl=False)
-
-    def end(self) -> None:
-        if self._shown:
-            click.echo("\r\x1b[K", err=True, nl=False)
-
-
 @bench.command()
 @click.option("--proxy", metavar="URL", help="A proxy that forwards to --upstream-listen.")
 @click.option("--upstream-listen", metavar="HOST:PORT", help="Where to play the model server.")
@@ -84,9 +67,8 @@ class _Progress:
 @click.option("--late", "late_after", type=_POSITIVE, default=0.25, show_default=True, metavar="SECONDS")
 @click.option("--model", default="mock-model", show_default=True, metavar="NAME")
 @click.option("--header", "headers", metavar="'NAME: VALUE'", multiple=True, help="A further one of every request.")
-@click.option("--require", "requirements", metavar="'NAME==NUMBER'", multiple=True, help="Exit with 1 if it fails.")
-@click.option("--json", "json_file", type=_FILE, help="Write the report here; - for standard output.")
-@click.option("--records", type=_FILE, help="Write one JSON line for each request, while the run goes on.")
+@output_options
+@click.option("--records", type=FILE, help="Write one JSON line for each request, while the run goes on.")
 @click.option("--keep-payloads", is_flag=True, help="Keep request bodies in the records.")
 def cancel(
     proxy: str | None,
@@ -110,28 +92,25 @@ def cancel(
     model: str,
     headers: tuple[str, ...],
     requirements: tuple[str, ...],
-    json_file: Path | None,
     records: Path | None,
     keep_payloads: bool,
+    **written: Any,
 ) -> None:
     """Let clients leave at every stage and in every way, and tell what the model server saw of it."""
     import trio
 
     from .. import __version__
     from ..process import raise_file_limit
-    from .referee import text
     from .referee.cancel import CancelPlan, CancelRun
+    from .referee.cancel_document import document
     from .referee.cases import STAGES, WAYS, Pace, Stage, Upstream, Way, cases
     from .referee.crowd import crowd_cases
     from .referee.metrics import CANCEL
-    from .referee.require import Requirement
     from .referee.target import parse_command, parse_url
 
     extra = tuple(_header(one) for one in headers)
-    try:
-        required = [Requirement.parse(one, [definition.name for definition in CANCEL]) for one in requirements]
-    except ValueError as error:
-        raise click.BadParameter(str(error), param_hint="--require") from None
+    outputs = Outputs.of(written)
+    required = parse_requirements(requirements, CANCEL)
     if (proxy is None) == (proxy_cmd is None):
         raise click.UsageError("one of --proxy and --proxy-cmd is needed")
     if proxy is not None and upstream_listen is None:
@@ -171,39 +150,16 @@ def cancel(
         keep_payloads=keep_payloads,
     )
     raise_file_limit()
-    progress = _Progress()
+    progress = Progress()
     run = CancelRun(plan, progress)
     try:
         trio.run(run.run)
     finally:
         progress.end()
-    report = run.report(__version__, _options())
+    report = run.report(__version__, options(), outputs.label)
     report.requirements = [one.check(report.metrics) for one in required]
-    _write(report, json_file)
-    if str(json_file) != "-":
-        click.echo(text.cancel(report))
+    emit(report, document(report), outputs)
     sys.exit(report.status)
 
 
-def _options() -> dict[str, object]:
-    """What was typed, so that a report can be had again."""
-    return {"command": shlex.join(["trioproxy", *sys.argv[1:]])}
-
-
-def _write(report: CancelReport, json_file: Path | None) -> None:
-    import msgspec
-
-    if json_file is None:
-        return
-    document = msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n"
-    _put(json_file, document)
-
-
-def _put(path: Path, document: bytes) -> None:
-    if str(path) == "-":
-        click.echo(document.decode(), nl=False)
-        return
-    try:
-        path.write_bytes(document)
-    except OSError as error:
-        raise click.ClickException(f"cannot write {path}: {error.strerror}") from None
+bench.add_command(memory)

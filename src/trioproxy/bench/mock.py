@@ -3,7 +3,8 @@ done for nobody.
 
 Lives here: the server, its listener and what tests and the command line need. The parts: mock_connection.py (one
 connection), mock_request.py (what is asked for), mock_answer.py (bytes of answers), mock_record.py (the account),
-mock_wire.py (sockets), mock_gate.py (how far answers may go). None of them may use the proxy's own HTTP: the mock is its referee.
+mock_wire.py (sockets), mock_gate.py (how far answers may go). None of them may use the proxy's own HTTP: the mock is
+its referee.
 
 ==========================================  =====================================================================
 ``GET /v1/models``, ``GET /health``         answered at once

@@ -6,14 +6,12 @@ the mass disconnect (crowd.py), the drain (drain.py), arguments and exit (../cli
 
 from __future__ import annotations
 
-import random
-import string
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, cast, final
+from typing import Final, final
 
 import trio
 
@@ -25,10 +23,10 @@ from .crowd import Crowd, CrowdPlan
 from .drain import measure_drain
 from .index import Index
 from .payloads import Payloads
-from .play import CONTROL, Play, Request, play_once
+from .play import CONTROL, Play, Request, play_once, run_name
 from .records import Leg, Load, Outcome, Record, RecordWriter
 from .report import CancelReport, CrowdResult, DrainResult, Machine, difference, void
-from .target import Target, TargetError, started, wait_listening
+from .target import Target, TargetError, first_of, reachable, started, wait_listening
 from .usage import OwnWatch, cpu_ns
 
 GIVE_UP: Final = 3
@@ -102,9 +100,9 @@ class CancelRun:
         try:
             await self._run()
         except* TargetError as group:
-            self._error = str(_first(group))
+            self._error = str(first_of(group))
         except* OSError as group:
-            self._error = f"the system refuses what the tool needs: {_first(group)}"
+            self._error = f"the system refuses what the tool needs: {first_of(group)}"
 
     async def _run(self) -> None:
         plan = self._plan
@@ -120,8 +118,8 @@ class CancelRun:
             async with trio.open_nursery() as nursery:
                 upstream: tuple[str, int] = await nursery.start(server.serve, *plan.upstream_listen)
                 nursery.start_soon(own.run)
-                play = Play(_run_name(), payloads, index, plan.pace, plan.late_after)
-                direct = Address(host=_reachable(upstream[0]), port=upstream[1], headers=plan.headers)
+                play = Play(run_name(), payloads, index, plan.pace, plan.late_after)
+                direct = Address(host=reachable(upstream[0]), port=upstream[1], headers=plan.headers)
                 async with self._target_of(upstream) as target:
                     self._target = target.address.url
                     await self._measure(play, direct, target)
@@ -144,7 +142,7 @@ class CancelRun:
             yield target
 
     def _start(self, words: Sequence[str], upstream: tuple[str, int]) -> AbstractAsyncContextManager[Target]:
-        return started(words, (_reachable(upstream[0]), upstream[1]), self._plan.headers)
+        return started(words, (reachable(upstream[0]), upstream[1]), self._plan.headers)
 
     async def _measure(self, play: Play, direct: Address, target: Target) -> None:
         cpu = None if target.pid is None else cpu_ns(target.pid)
@@ -206,7 +204,7 @@ class CancelRun:
 
     # ---- the report
 
-    def report(self, version: str, options: dict[str, object]) -> CancelReport:
+    def report(self, version: str, options: dict[str, object], label: str = "") -> CancelReport:
         """What has been found so far, judged by nobody yet: requirements are the caller's."""
         records = [record for some in self._records.values() for record in some]
         proxy = metrics.overall(records, "proxy") | self._crowd_metrics("proxy") | _drain_metrics(self._drain)
@@ -214,6 +212,7 @@ class CancelRun:
         own = None if self._own is None else self._own.usage()
         return CancelReport(
             target=self._target,
+            label=label,
             machine=Machine(version=version),
             options=options,
             metrics=proxy,
@@ -267,19 +266,3 @@ async def _watch_target(target: Target) -> None:
     while True:
         target.check()
         await trio.sleep(_CHECK)
-
-
-def _run_name() -> str:
-    return "b" + "".join(random.choices(string.ascii_lowercase + string.digits, k=6))
-
-
-def _reachable(host: str) -> str:
-    """Where a server that listens on ``host`` is reached from here."""
-    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
-
-
-def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    first = group.exceptions[0]
-    if isinstance(first, BaseExceptionGroup):
-        return _first(cast("BaseExceptionGroup[BaseException]", first))
-    return first

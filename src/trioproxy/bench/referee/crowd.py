@@ -159,6 +159,7 @@ class Crowd:
     async def _end_survivors(self) -> None:
         """Let them come to their end, in the time that is left to them."""
         with trio.move_on_after(self._play.pace.patience):
+            await trio.lowlevel.checkpoint()
             for request in self._survivors:
                 while request.client is None or not request.client.over:  # noqa: ASYNC110 - rarely, and not for long
                     if request.failed:
@@ -193,6 +194,16 @@ class Crowd:
             itl_after=Spread.of(gaps_after),
             stall=max(((probe.whole - probe.due) * 1000 for probe in after if probe.whole is not None), default=None),
             lost_probes=sum(probe.whole is None for probe in self._probes),
+            probes=[
+                (round(probe.due - left, 3), round((probe.whole - probe.due) * 1000, 3))
+                for probe in self._probes
+                if probe.whole is not None
+            ],
+            seen_ms=sorted(
+                round((record.server_abandoned - left) * 1000, 3)
+                for record in members
+                if record.server_abandoned is not None and record.server_abandoned > left
+            ),
         )
 
 

@@ -14,7 +14,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, final
+from typing import Any, Final, final
 
 import trio
 
@@ -31,12 +31,22 @@ from .memory_unread import unread
 from .payloads import Payloads
 from .play import Play, run_name
 from .records import RecordWriter
-from .report import Machine, first_of
-from .target import Target, TargetError, reachable, started, wait_listening
+from .report import Machine
+from .target import Target, TargetError, first_of, reachable, started, wait_listening
 from .usage import OwnWatch, available_memory
 
 SIZES: Final = (4 * 2**10, 512 * 2**10, 4 * 2**20)
 """Bytes of a body."""
+QUICK: Final[dict[str, Any]] = {
+    "streams": 20,
+    "settle": 0.5,
+    "after": 1.5,
+    "rounds": 4,
+    "each": 100,
+    "flood": 32 * 2**20,
+    "hold": 1.5,
+}
+"""What a plan has for half a minute: enough to see what is grossly wrong."""
 _COPIES: Final = 4
 """Of all bodies that a proxy may hold at once: so much memory must be free before a run."""
 _PACE: Final = Pace(prefill=0.0, stall=0.0, interval=0.02, dwell=0.01, watch=2.0, patience=PATIENCE)

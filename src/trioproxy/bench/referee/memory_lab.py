@@ -95,19 +95,15 @@ class Lab:
     async def idle(self, size: int) -> int:
         """Memory of the warm process with nothing in flight, in bytes: some requests are played before.
 
-        :raises TargetError: not one of them came back whole, so there is nothing to measure.
+        :raises TargetError: the first does not come back whole: a proxy that is not set up.
         """
         self.phase("warming up")
-        why: str | None = None
-        for _ in range(_WARM_UP):
+        for number in range(_WARM_UP):
             with self.counted():
                 record = await play_once(self.request(CONTROL, size, SHORT), _nothing)
             self.note([record])
-            if record.outcome is Outcome.WHOLE:
-                break
-            why = record.why
-        else:
-            raise TargetError(self.target.explain(f"the proxy forwards nothing: {why}"))
+            if number == 0 and record.outcome is not Outcome.WHOLE:
+                raise TargetError(self.target.explain(f"the proxy does not forward: {record.why}"))
         self.phase("idle")
         return await self.level()
 

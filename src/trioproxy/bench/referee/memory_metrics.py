@@ -16,7 +16,7 @@ from .metrics import Definition, Metrics
 
 MEMORY: Final = (
     Definition("requests", "requests", "played through the proxy"),
-    Definition("failed_requests", "requests", "that did not come to their stage, or did not get their own whole answer"),
+    Definition("failed_requests", "requests", "that did not come to their stage or did not get their own whole answer"),
     Definition("idle_bytes", "bytes", "of the process tree after some small requests, the most of all processes"),
     Definition("waiting_bytes_per_stream", "bytes", "above idle while the upstream sends nothing; most of all sizes"),
     Definition("waiting_slope", "bytes per byte", "of them, retained for each byte of the body, over the sizes"),
@@ -35,7 +35,7 @@ MEMORY: Final = (
 )
 """All figures of ``trioproxy bench memory``."""
 
-NOISE: Final = 256 * 1024
+NOISE: Final = 2**20
 """Bytes of growth below which no share of it is told: what an idle process moves by."""
 
 

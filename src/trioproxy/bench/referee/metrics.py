@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from .cases import Case, Upstream
+from .cases import Case
 from .records import Leg, Load, Outcome, Record
 
 
@@ -27,10 +27,18 @@ class Definition(NamedTuple):
 CANCEL: Final = (
     Definition("requests", "requests", "played through the proxy: those whose client left, and the controls"),
     Definition("aborted", "requests", "whose client left at its stage: all but the failed and the controls"),
-    Definition("propagation_p50_ms", "ms", "from the client's call to close to the model server's noticing, median"),
-    Definition("propagation_p90_ms", "ms", "the same, of 90 % of the aborts that were seen"),
-    Definition("propagation_p99_ms", "ms", "the same, of 99 %"),
-    Definition("propagation_max_ms", "ms", "the same, of all"),
+    Definition(
+        "propagation_p50_ms",
+        "ms",
+        "from the client's call to close to the model server's noticing, one at a"
+        " time, median of the aborts that were seen",
+    ),
+    Definition("propagation_p90_ms", "ms", "the same, 90th percentile"),
+    Definition("propagation_p99_ms", "ms", "the same, 99th percentile"),
+    Definition("propagation_max_ms", "ms", "the same, the longest"),
+    Definition("crowd_propagation_p50_ms", "ms", "the same in the mass disconnects, median"),
+    Definition("crowd_propagation_p99_ms", "ms", "the same in the mass disconnects, 99th percentile"),
+    Definition("crowd_propagation_max_ms", "ms", "the same in the mass disconnects, the longest"),
     Definition("missed_aborts", "requests", "the model server was not told while it was watched"),
     Definition("late_aborts", "requests", "it was told later than --late"),
     Definition("never_reached", "requests", "that never came to the model server: nothing to abort, nothing wasted"),
@@ -68,6 +76,13 @@ def percentile(values: Sequence[float], share: float) -> float | None:
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
 
 
+def thin(ordered: Sequence[float], most: int = 200) -> Sequence[float]:
+    """At most so many of the values, evenly by rank, with both ends."""
+    if len(ordered) <= most:
+        return ordered
+    return [ordered[round(place * (len(ordered) - 1) / (most - 1))] for place in range(most)]
+
+
 class Spread(msgspec.Struct, frozen=True):
     """How values are spread, in their own unit."""
 
@@ -102,6 +117,8 @@ class CaseResult(msgspec.Struct, kw_only=True, frozen=True):
     outcomes: dict[str, int]
     """How many of each; those that did not occur are there with 0."""
     propagation_ms: Spread
+    samples_ms: list[float]
+    """The values behind it; of more than 200 every so many by rank, the least and the greatest included."""
     tokens_for_nobody: int
     slot_ms_for_nobody: float
     why: dict[str, int]
@@ -131,6 +148,7 @@ def summarize(case: Case, leg: Leg, load: Load, records: Sequence[Record]) -> Ca
         requests=len(records),
         outcomes=count_outcomes(records),
         propagation_ms=Spread.of(_propagation(records)),
+        samples_ms=[round(value, 3) for value in thin(sorted(_propagation(records)))],
         tokens_for_nobody=sum(record.tokens_for_nobody for record in records),
         slot_ms_for_nobody=sum(record.slot_ms_for_nobody for record in records),
         why=why,
@@ -153,7 +171,8 @@ def overall(records: Sequence[Record], leg: Leg) -> Metrics:
     """The figures of a leg that come from its records. All names are there; others fill in what is None."""
     of_leg = [record for record in records if record.leg == leg]
     counts = count_outcomes(of_leg)
-    spread = Spread.of(_propagation(of_leg))
+    spread = Spread.of(_propagation(record for record in of_leg if record.load == "single"))
+    crowd = Spread.of(_propagation(record for record in of_leg if record.load == "crowd"))
     controls = counts[Outcome.WHOLE.value] + counts[Outcome.FALSE_ABORT.value]
     metrics: Metrics = {definition.name: None for definition in CANCEL}
     metrics |= {
@@ -163,6 +182,9 @@ def overall(records: Sequence[Record], leg: Leg) -> Metrics:
         "propagation_p90_ms": spread.p90,
         "propagation_p99_ms": spread.p99,
         "propagation_max_ms": spread.max,
+        "crowd_propagation_p50_ms": crowd.p50,
+        "crowd_propagation_p99_ms": crowd.p99,
+        "crowd_propagation_max_ms": crowd.max,
         "missed_aborts": counts[Outcome.MISSED.value],
         "late_aborts": counts[Outcome.LATE.value],
         "never_reached": counts[Outcome.NEVER_REACHED.value],
@@ -175,8 +197,3 @@ def overall(records: Sequence[Record], leg: Leg) -> Metrics:
         "slot_ms_for_nobody": sum(record.slot_ms_for_nobody for record in of_leg),
     }
     return metrics
-
-
-def ignored(records: Iterable[Record]) -> int:
-    """Requests whose model server ignored a disconnect."""
-    return sum(record.upstream is Upstream.IGNORES for record in records)

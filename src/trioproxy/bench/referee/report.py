@@ -6,6 +6,7 @@ here: how it is shown (text.py, markdown.py, junit.py, html.py).
 
 from __future__ import annotations
 
+import os
 import platform
 import time
 from typing import Final
@@ -14,21 +15,24 @@ import msgspec
 
 from .metrics import CaseResult, Metrics, Spread
 from .require import Finding
-from .usage import OwnUsage
+from .usage import OwnUsage, processor
 
 EXIT_OK: Final = 0
 EXIT_UNMET: Final = 1
 """A requirement does not hold."""
 EXIT_BROKEN: Final = 3
-"""The run could not be finished: the proxy is not there, or has ended."""
-EXIT_VOID: Final = 4
-"""The tool itself was too slow for its figures to be the proxy's."""
+"""The run could not be finished (the proxy is not there, or has ended), or its figures are not the proxy's."""
+EXIT_INTERRUPTED: Final = 130
+"""Ctrl-C. What had been found until then is reported."""
 
 
 class Machine(msgspec.Struct, frozen=True):
     """Where it was measured."""
 
     system: str = platform.platform()
+    processor: str = msgspec.field(default_factory=processor)
+    processors: int = msgspec.field(default_factory=lambda: len(os.sched_getaffinity(0)))
+    """That this process may use."""
     python: str = platform.python_version()
     version: str = ""
     """Of trioproxy."""
@@ -54,6 +58,10 @@ class CrowdResult(msgspec.Struct, kw_only=True, frozen=True):
     """The longest that a probe due in the second after took to its whole answer."""
     lost_probes: int
     """Probes that failed or had no answer when the watch ended."""
+    probes: list[tuple[float, float]] = []
+    """Of each answered probe: when it was due, in seconds since the disconnect, and ms to its whole answer."""
+    seen_ms: list[float] = []
+    """Since the disconnect, when the model server saw each of the aborts that it saw; in order."""
 
 
 class DrainResult(msgspec.Struct, kw_only=True, frozen=True):
@@ -77,25 +85,21 @@ class TasksAlive(msgspec.Struct, kw_only=True, frozen=True):
     """Of those alive after 100 ms, and how often."""
 
 
-class CancelReport(msgspec.Struct, kw_only=True):
-    """Everything that ``trioproxy bench cancel`` has found."""
+class Report(msgspec.Struct, kw_only=True):
+    """What every command of ``trioproxy bench`` reports."""
 
-    kind: str = "cancel"
     target: str
+    """The proxy's address."""
+    label: str = ""
+    """What the proxy is called, with its version, by whoever measured it."""
     machine: Machine
     options: dict[str, object]
     metrics: Metrics
     """Of the proxy: the figures that ``--require`` names."""
-    direct: Metrics
+    direct: Metrics = {}
     """The same without a proxy: what tool and system add."""
-    difference: Metrics
+    difference: Metrics = {}
     """Proxy less direct, of the figures that both legs have."""
-    cases: list[CaseResult]
-    crowds: list[CrowdResult] = []
-    drain: DrainResult | None = None
-    tasks: TasksAlive | None = None
-    proxy_cpu_share: float | None = None
-    """Of one processor, over the run; null for a proxy whose process is not known."""
     own: OwnUsage | None = None
     requirements: list[Finding] = []
     error: str | None = None
@@ -109,12 +113,22 @@ class CancelReport(msgspec.Struct, kw_only=True):
         return exit_status(self.error, self.void, self.requirements)
 
 
+class CancelReport(Report, kw_only=True):
+    """Everything that ``trioproxy bench cancel`` has found."""
+
+    kind: str = "cancel"
+    cases: list[CaseResult]
+    crowds: list[CrowdResult] = []
+    drain: DrainResult | None = None
+    tasks: TasksAlive | None = None
+    proxy_cpu_share: float | None = None
+    """Of one processor, over the run; null for a proxy whose process is not known."""
+
+
 def exit_status(error: str | None, void: str | None, requirements: list[Finding]) -> int:
     """The exit status of a run."""
-    if error is not None:
+    if error is not None or void is not None:
         return EXIT_BROKEN
-    if void is not None:
-        return EXIT_VOID
     return EXIT_OK if all(one.holds for one in requirements) else EXIT_UNMET
 
 

@@ -16,7 +16,7 @@ import tempfile
 import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
-from typing import IO, Final, final
+from typing import IO, Final, cast, final
 from urllib.parse import urlsplit
 
 import trio
@@ -32,6 +32,19 @@ _POLL: Final = 0.02
 
 class TargetError(Exception):
     """The proxy cannot be used: it does not start or listen, or it has ended."""
+
+
+def first_of(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The first exception of a group that is none itself: what a run that was ended by several is said to end by."""
+    first = group.exceptions[0]
+    if isinstance(first, BaseExceptionGroup):
+        return first_of(cast("BaseExceptionGroup[BaseException]", first))
+    return first
+
+
+def reachable(host: str) -> str:
+    """Where a server that listens on ``host`` is reached from here."""
+    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
 
 
 def parse_url(text: str, headers: Sequence[tuple[str, str]] = ()) -> Address:

@@ -6,6 +6,7 @@ Linux only but for the watch.
 
 from __future__ import annotations
 
+import platform
 import re
 import time
 from pathlib import Path
@@ -76,6 +77,24 @@ def own_bytes(rollup: str) -> int:
     if not parts:
         raise OSError("no Pss_Anon in smaps_rollup: this kernel does not tell a process's own memory")
     return 1024 * sum(map(int, parts))
+
+
+def processor() -> str:
+    """What the processor is called, as far as the system tells."""
+    try:
+        match = re.search(r"^model name\s*: (.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    except OSError:
+        match = None
+    return platform.machine() if match is None else match[1]
+
+
+def available_memory() -> int | None:
+    """Bytes that new work could take without swapping, by the kernel's own estimate; None if it does not tell."""
+    try:
+        match = re.search(r"^MemAvailable:\s+([0-9]+) kB$", Path("/proc/meminfo").read_text(), re.MULTILINE)
+    except OSError:
+        return None
+    return None if match is None else 1024 * int(match[1])
 
 
 class OwnUsage(msgspec.Struct, frozen=True, kw_only=True):
