@@ -10,7 +10,7 @@ import re
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Any, Final
 
 import click
 
@@ -22,31 +22,34 @@ _COUNT: Final = click.IntRange(min=1)
 _UNITS: Final = {None: 1, "K": 2**10, "M": 2**20, "G": 2**30}
 
 
-@final
-class Size(click.ParamType[int]):
-    """Bytes: ``4096``, ``512K``, ``4MiB``."""
+def size(text: str) -> int:
+    """Read a number of bytes: ``4096``, ``512K``, ``4MiB``.
 
-    name = "size"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Read it."""
-        match = re.fullmatch(r"([0-9]{1,12})(?:([KMG])(?:iB)?|B)?", str(value))
-        if match is None:
-            self.fail(f"{value!r} is no number of bytes, such as 4096, 512K or 4MiB", param, ctx)
-        return int(match[1]) * _UNITS[match[2]]
-
-
-_SIZE: Final = Size()
+    :raises click.BadParameter: it is none.
+    """
+    match = re.fullmatch(r"([0-9]{1,12})(?:([KMG])(?:iB)?|B)?", text)
+    if match is None:
+        raise click.BadParameter(f"{text!r} is no number of bytes, such as 4096, 512K or 4MiB")
+    return int(match[1]) * _UNITS[match[2]]
 
 
 @click.command()
 @proxy_options
 @click.option("--pid", type=_COUNT, help="Of the proxy that runs already: the root of its processes.")
-@click.option("--size", "sizes", type=_SIZE, multiple=True, help="Of bodies, several times. Default: 4K, 512K, 4M.")
+@click.option(
+    "--size",
+    "sizes",
+    metavar="BYTES",
+    type=size,
+    multiple=True,
+    help="Of bodies, several times. Default: 4K, 512K, 4M.",
+)
 @click.option("--streams", type=_COUNT, help="Held at a time. Default: 50.")
 @click.option("--rounds", type=click.IntRange(min=0), help="Of the search for leaks, 0 for none. Default: 8.")
 @click.option("--requests", "each", type=_COUNT, help="Of each round. Default: 250.")
-@click.option("--unread", "flood", type=_SIZE, help="Bytes sent to a client that does not read. Default: 64M.")
+@click.option(
+    "--unread", "flood", metavar="BYTES", type=size, help="Bytes sent to a client that does not read. Default: 64M."
+)
 @click.option("--hold", type=_POSITIVE, metavar="SECONDS", help="For which it does not. Default: 3.")
 @click.option("--settle", type=_POSITIVE, metavar="SECONDS", help="Before memory is read. Default: 1.")
 @click.option("--after", type=_POSITIVE, metavar="SECONDS", help="The same, when streams have ended. Default: 3.")

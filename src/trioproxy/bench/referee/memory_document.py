@@ -79,8 +79,8 @@ def _streams(report: MemoryReport) -> Section:
         for one in report.sizes
     ]
     notes = [
-        "all above the idle process tree; waiting, streaming: of each stream, before the model server has sent anything",
-        "and after its first token; given back: of the growth at its peak; kept: of all, after the streams",
+        "all above the idle process tree; waiting, streaming: of each stream, before the model server has sent",
+        "anything, and after its first token; given back: of the growth at its peak; kept: after the streams",
     ]
     if rows and not all(one.peak_exact for one in report.sizes):
         notes.append("the kernel's peak could not be reset: the peak of one upload is the highest sample only")
@@ -152,8 +152,8 @@ def _leak(leak: LeakResult) -> str:
 
 def _unread(unread: UnreadResult) -> str:
     text = (
-        f"unread: of a stream of {size(unread.size)} that its client does not read, {_bytes(unread.held)} held and"
-        f" {_bytes(unread.taken)} taken from the model server; {_bytes(unread.flowing)} held while it is read"
+        f"unread: of {size(unread.size)} that a client does not read, {_bytes(unread.held)} held"
+        f" ({_bytes(unread.taken)} taken from the model server); {_bytes(unread.flowing)} once it reads"
     )
     return text if unread.why is None else f"{text}; FAILED: {unread.why}"
 

@@ -7,7 +7,7 @@ Lives here: its shape, and what makes its figures not the proxy's. Does not live
 from __future__ import annotations
 
 from .memory_metrics import LeakResult, SizeResult, UnreadResult
-from .memory_samples import PERIOD, Sample
+from .memory_samples import LEVEL, PERIOD, Sample
 from .report import Report
 from .usage import OwnUsage
 
@@ -31,12 +31,13 @@ class MemoryReport(Report, kw_only=True):
 def memory_void(own: OwnUsage) -> str | None:
     """Why figures of a tool that used this much must not be believed; None if they may.
 
-    A busy tool falsifies no level of memory, since both sides stand still while one is read. A late one misses peaks.
+    A busy tool falsifies no level of memory, since both sides stand still while one is read, and a peak is the
+    kernel's. One that is late by more than a level's samples take has levels that are none.
     """
-    late = own.lateness_ms.p99
-    if late is None or late <= PERIOD * 1000:
+    late, most = own.lateness_ms.p99, PERIOD * LEVEL * 1000
+    if late is None or late <= most:
         return None
     return (
-        f"the tool's own timers were {late:.0f} ms late (99th percentile; {PERIOD * 1000:g} ms may be): samples are"
-        " missing, and peaks with them; the machine is too busy"
+        f"the tool's own timers were {late:.0f} ms late (99th percentile; {most:g} ms may be): samples are missing, and"
+        " what memory came to meanwhile with them; the machine is too busy"
     )

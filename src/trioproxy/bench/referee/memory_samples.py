@@ -22,7 +22,7 @@ from .usage import pss, tree
 
 PERIOD: Final = 0.05
 """Seconds between two samples."""
-_LEVEL: Final = 5
+LEVEL: Final = 5
 """Samples whose median is the level at rest."""
 _FIELDS: Final = re.compile(r"^(VmHWM|RssAnon|RssShmem|RssFile):\s+([0-9]+) kB$", re.MULTILINE)
 _RESET_PEAK: Final = "5"
@@ -92,7 +92,7 @@ class Sampler:
         """
         held = self._read()
         self.peak = max(self.peak, held)
-        self._recent = [*self._recent[1 - _LEVEL :], held]
+        self._recent = [*self._recent[1 - LEVEL :], held]
         self._keep(Sample(time.monotonic() - self._began, self._number, self.phase, self._streams(), held))
         return held
 
@@ -109,7 +109,7 @@ class Sampler:
 
     async def level(self, seconds: float) -> int:
         """The memory when it has come to rest: the median of the last samples, after some seconds. Bytes."""
-        await trio.sleep(max(seconds, _LEVEL * PERIOD))
+        await trio.sleep(max(seconds, LEVEL * PERIOD))
         return int(statistics.median(self._recent))
 
 
