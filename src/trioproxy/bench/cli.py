@@ -13,7 +13,7 @@ from typing import Any, Final
 import click
 
 from .memory_cli import memory
-from .outputs import FILE, Outputs, Progress, emit, options, output_options, parse_requirements
+from .outputs import FILE, Outputs, emit, options, output_options, parse_requirements
 
 _POSITIVE: Final = click.FloatRange(min=0, min_open=True)
 _STAGES: Final = ("uploading", "before-head", "early-head", "stall", "mid-stream", "after-last", "whole")
@@ -57,6 +57,13 @@ def _header(text: str) -> tuple[str, str]:
 @click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True, help="Requests of each case.")
 @click.option("--streams", type=click.IntRange(min=0), default=200, show_default=True, help="Of a mass disconnect.")
 @click.option("--survivors", type=click.IntRange(min=1), default=20, show_default=True, help="Beside them.")
+@click.option(
+    "--slots",
+    type=click.IntRange(min=0),
+    default=200,
+    show_default=True,
+    help="Sent at once, before and after.",
+)
 @click.option("--drain/--no-drain", default=True, help="Whether to see what --proxy-cmd does at SIGTERM.")
 @click.option("--body", "size", type=click.IntRange(min=1), default=4096, show_default=True, metavar="BYTES")
 @click.option("--upload", "upload_size", type=click.IntRange(min=1), default=1 << 20, show_default=True)
@@ -81,6 +88,7 @@ def cancel(
     rounds: int,
     streams: int,
     survivors: int,
+    slots: int,
     drain: bool,
     size: int,
     upload_size: int,
@@ -97,16 +105,15 @@ def cancel(
     **written: Any,
 ) -> None:
     """Let clients leave at every stage and in every way, and tell what the model server saw of it."""
-    import trio
-
-    from .. import __version__
     from ..process import raise_file_limit
     from .referee.cancel import CancelPlan, CancelRun
     from .referee.cancel_document import document
     from .referee.cases import STAGES, WAYS, Pace, Stage, Upstream, Way, cases
     from .referee.crowd import crowd_cases
     from .referee.metrics import CANCEL
+    from .referee.report import EXIT_INTERRUPTED
     from .referee.target import parse_command, parse_url
+    from .running import Progress, run
 
     extra = tuple(_header(one) for one in headers)
     outputs = Outputs.of(written)
@@ -141,6 +148,7 @@ def cancel(
         crowd_cases=crowd_cases(chosen_stages, chosen_ways) if streams else (),
         streams=streams,
         survivors=survivors,
+        slots=slots,
         drain=drain,
         size=size,
         upload_size=upload_size,
@@ -151,15 +159,15 @@ def cancel(
     )
     raise_file_limit()
     progress = Progress()
-    run = CancelRun(plan, progress)
-    try:
-        trio.run(run.run)
-    finally:
-        progress.end()
-    report = run.report(__version__, options(), outputs.label)
+    measurement = CancelRun(plan, progress)
+    signal = run(measurement.run)
+    progress.end()
+    if signal is not None:
+        measurement.interrupted(signal)
+    report = measurement.report(options(), outputs.label)
     report.requirements = [one.check(report.metrics) for one in required]
     emit(report, document(report), outputs)
-    sys.exit(report.status)
+    sys.exit(EXIT_INTERRUPTED if signal is not None else report.status)
 
 
 bench.add_command(memory)

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import click
 
-from .outputs import FILE, Outputs, Progress, emit, options, output_options, parse_requirements
+from .outputs import FILE, Outputs, emit, options, output_options, parse_requirements
 from .proxies import Proxy, proxy_options
 
 _POSITIVE: Final = click.FloatRange(min=0, min_open=True)
@@ -71,14 +71,13 @@ def memory(
     A proxy that runs already (--proxy) needs its --pid and is measured as it is; --proxy-cmd starts a fresh process for
     each body size.
     """
-    import trio
-
-    from .. import __version__
     from ..process import raise_file_limit
     from .referee.memory import QUICK, MemoryPlan, MemoryRun
     from .referee.memory_document import document
     from .referee.memory_metrics import MEMORY
     from .referee.memory_samples import unsupported
+    from .referee.report import EXIT_INTERRUPTED
+    from .running import Progress, run
 
     outputs = Outputs.of(others)
     proxy = Proxy.of(others)
@@ -105,12 +104,12 @@ def memory(
     plan = replace(plan, sizes=sizes) if sizes else plan
     raise_file_limit()
     progress = Progress()
-    run = MemoryRun(plan, progress)
-    try:
-        trio.run(run.run)
-    finally:
-        progress.end()
-    report = run.report(__version__, options(), outputs.label)
+    measurement = MemoryRun(plan, progress)
+    signal = run(measurement.run)
+    progress.end()
+    if signal is not None:
+        measurement.interrupted(signal)
+    report = measurement.report(options(), outputs.label)
     report.requirements = [one.check(report.metrics) for one in required]
     emit(report, document(report), outputs)
-    sys.exit(report.status)
+    sys.exit(EXIT_INTERRUPTED if signal is not None else report.status)

@@ -1,7 +1,7 @@
 """Where the reports of ``trioproxy bench`` go: the terminal, and files of four forms.
 
-Lives here: the options that all commands share, progress, and writing. Does not live here: what a report says or looks
-like (referee/), which is imported only when a command runs.
+Lives here: the options that all commands share, and writing. Does not live here: what a report says or looks like
+(referee/), which is imported only when a command runs.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import shlex
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import click
 
@@ -22,26 +22,6 @@ if TYPE_CHECKING:
 
 FILE: Final = click.Path(dir_okay=False, path_type=Path)
 _Command = TypeVar("_Command", bound=Callable[..., Any])
-
-
-@final
-class Progress:
-    """One line on a terminal, written over again and again; nothing elsewhere."""
-
-    __slots__ = ("_shown",)
-
-    def __init__(self) -> None:
-        self._shown = sys.stderr.isatty()
-
-    def __call__(self, text: str) -> None:
-        """Show this."""
-        if self._shown:
-            click.echo(f"\r\x1b[K{text[:98]}", err=True, nl=False)
-
-    def end(self) -> None:
-        """Take the line away."""
-        if self._shown:
-            click.echo("\r\x1b[K", err=True, nl=False)
 
 
 class Outputs(NamedTuple):

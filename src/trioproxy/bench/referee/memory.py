@@ -32,7 +32,7 @@ from .payloads import Payloads
 from .play import Play, run_name
 from .records import RecordWriter
 from .report import Machine
-from .target import Target, TargetError, first_of, reachable, started, wait_listening
+from .target import Target, TargetError, first_of, play_model_server, reachable, started, wait_listening
 from .usage import OwnWatch, available_memory
 
 SIZES: Final = (4 * 2**10, 512 * 2**10, 4 * 2**20)
@@ -114,6 +114,10 @@ class MemoryRun:
         except* OSError as group:
             self._error = f"the system refuses what the tool needs: {first_of(group)}"
 
+    def interrupted(self, by: str) -> None:
+        """Somebody has cancelled it."""
+        self._error = f"interrupted by {by}; what had been found until then is reported"
+
     async def _run(self) -> None:
         plan = self.plan
         self._check_room()
@@ -128,7 +132,7 @@ class MemoryRun:
             play = Play(run_name(), payloads, index, _PACE, _LATE)
             self._run_state = Run(play, server.gate, writer, self.progress, plan.settle, plan.after)
             async with trio.open_nursery() as nursery:
-                host, port = await nursery.start(server.serve, *plan.upstream_listen)
+                host, port = await play_model_server(server, plan.upstream_listen, nursery)
                 nursery.start_soon(own.run)
                 await self._measure((reachable(host), port))
                 nursery.cancel_scope.cancel()
@@ -193,14 +197,14 @@ class MemoryRun:
 
     # ---- the report
 
-    def report(self, version: str, options: dict[str, object], label: str = "") -> MemoryReport:
+    def report(self, options: dict[str, object], label: str = "") -> MemoryReport:
         """What has been found so far, judged by nobody yet: requirements are the caller's."""
         own = None if self._own is None else self._own.usage()
         state = self._run_state
         return MemoryReport(
             target=self._target,
             label=label,
-            machine=Machine(version=version),
+            machine=Machine(),
             options=options,
             metrics=overall(0 if state is None else state.requests, self._sizes, self._leaks, self._unread),
             fresh=self.plan.proxy is None,

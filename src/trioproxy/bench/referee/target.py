@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 
 import trio
 
+from ..mock import MockServer
 from .client import Address
 
 START_TIMEOUT: Final = 20.0
@@ -184,6 +185,20 @@ async def wait_listening(address: Address, target: Target | None, seconds: float
                 return
     message = f"nothing listens on {address.authority}"
     raise TargetError(target.explain(f"{message} after {seconds:g} s") if target is not None else message)
+
+
+async def play_model_server(server: MockServer, listen: tuple[str, int], nursery: trio.Nursery) -> tuple[str, int]:
+    """Start the model server in ``nursery``; returns host and port.
+
+    :raises TargetError: its address cannot be listened on.
+    """
+    try:
+        found: tuple[str, int] = await nursery.start(server.serve, *listen)
+    except* OSError as group:
+        address = f"{listen[0]}:{listen[1]}"
+        why = cast("OSError", first_of(group)).strerror
+        raise TargetError(f"cannot play the model server at {address}: {why}. --upstream-listen says where") from None
+    return found
 
 
 @asynccontextmanager

@@ -1,0 +1,63 @@
+"""Running a measurement from the command line: its progress, and what a signal does to it.
+
+Lives here: the only handling of signals in ``trioproxy bench``. Does not live here: measuring (referee/).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import final
+
+import click
+import trio
+
+
+@final
+class Progress:
+    """One line on a terminal, written over again and again; nothing elsewhere. It has no colours."""
+
+    __slots__ = ("_shown",)
+
+    def __init__(self) -> None:
+        self._shown = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+
+    def __call__(self, text: str) -> None:
+        if self._shown:
+            click.echo(f"\r\x1b[K{text[:98]}", err=True, nl=False)
+
+    def end(self) -> None:
+        """Take the line away."""
+        self("")
+
+
+def run(main: Callable[[], Awaitable[None]]) -> str | None:
+    """Run to the end, or until SIGINT or SIGTERM cancel it; returns the name of that signal.
+
+    A second signal does not wait for what is being stopped.
+    """
+    caught: list[str] = []
+    try:
+        trio.run(partial(_guarded, main, caught))
+    except* KeyboardInterrupt:
+        caught.append(signal.SIGINT.name)
+    return caught[0] if caught else None
+
+
+async def _guarded(main: Callable[[], Awaitable[None]], caught: list[str]) -> None:
+    async with trio.open_nursery() as nursery:
+
+        async def watch(*, task_status: trio.TaskStatus[None]) -> None:  # noqa: ASYNC114 - started right below
+            with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+                task_status.started()
+                async for number in signals:
+                    caught.append(signal.Signals(number).name)
+                    nursery.cancel_scope.cancel()
+                    break
+
+        await nursery.start(watch)
+        await main()
+        nursery.cancel_scope.cancel()
