@@ -13,7 +13,7 @@ import sys
 
 LOST = 8192
 """Bytes that a leaking one loses with each request."""
-DIES_AT = 40
+DIES_AT = 25
 """The request at which one of them ends its process."""
 
 
@@ -120,7 +120,7 @@ class Dies(Correct):
     """Ends its process."""
 
     def forwarding(self, request: list[bytes]) -> object:
-        if self.served == DIES_AT:
+        if self.served >= DIES_AT:
             print("out of luck", flush=True)
             os._exit(9)
         return None
