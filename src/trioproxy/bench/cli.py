@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import click
 
+from .memory_cli import memory
 from .outputs import FILE, Outputs, emit, options, output_options, parse_requirements
 
 _POSITIVE: Final = click.FloatRange(min=0, min_open=True)
@@ -192,3 +193,6 @@ def cancel(
     report.requirements = [one.check(report.metrics) for one in required]
     emit(report, document(report), outputs)
     sys.exit(EXIT_INTERRUPTED if signal is not None else report.status)
+
+
+bench.add_command(memory)

@@ -3,7 +3,8 @@ done for nobody.
 
 Lives here: the server, its listener and what tests and the command line need. The parts: mock_connection.py (one
 connection), mock_request.py (what is asked for), mock_answer.py (bytes of answers), mock_record.py (the account),
-mock_wire.py (sockets). None of them may use the proxy's own HTTP: the mock is its referee.
+mock_wire.py (sockets), mock_gate.py (how far answers may go). None of them may use the proxy's own HTTP: the mock is
+its referee.
 
 ==========================================  =====================================================================
 ``GET /v1/models``, ``GET /health``         answered at once
@@ -25,6 +26,7 @@ from typing import Final, final
 import trio
 
 from trioproxy.bench.mock_connection import Connection
+from trioproxy.bench.mock_gate import Gate
 from trioproxy.bench.mock_record import Ledger, RequestRecord
 from trioproxy.bench.mock_request import Knobs, MockSettings
 from trioproxy.bench.mock_wire import SocketWire, StreamWire, Wire
@@ -54,7 +56,7 @@ class MockServer:
     :param on_name: called with each record as soon as its id is known; see ``Ledger``.
     """
 
-    __slots__ = ("_ledger", "settings")
+    __slots__ = ("_ledger", "gate", "settings")
 
     def __init__(
         self,
@@ -64,6 +66,8 @@ class MockServer:
         on_name: Callable[[RequestRecord], None] | None = None,
     ) -> None:
         self.settings = settings
+        self.gate = Gate()
+        """Holds the tokens of all requests back; open unless it is used."""
         self._ledger = Ledger(clock, on_name=on_name)
 
     @property
@@ -123,4 +127,4 @@ class MockServer:
                 await trio.sleep(ACCEPT_PAUSE)
 
     async def _serve(self, wire: Wire) -> None:
-        await Connection(wire, self.settings, self._ledger).run()
+        await Connection(wire, self.settings, self._ledger, self.gate).run()

@@ -23,6 +23,7 @@ import trio
 
 from trioproxy.bench.mock_answer import Answer, TokenFrames, error_body, frame, models_body
 from trioproxy.bench.mock_exchange import Exchange, Stage
+from trioproxy.bench.mock_gate import Gate
 from trioproxy.bench.mock_record import Ledger, RequestRecord
 from trioproxy.bench.mock_request import BODY_LIMIT, Body, MockSettings, Plan, Refusal, printable
 from trioproxy.bench.mock_wire import Wire
@@ -62,6 +63,7 @@ class Connection:
         "_arrived",
         "_discarding",
         "_exchange",
+        "_gate",
         "_gone",
         "_http",
         "_ledger",
@@ -70,10 +72,11 @@ class Connection:
         "_wire",
     )
 
-    def __init__(self, wire: Wire, settings: MockSettings, ledger: Ledger) -> None:
+    def __init__(self, wire: Wire, settings: MockSettings, ledger: Ledger, gate: Gate) -> None:
         self._wire = wire
         self._settings = settings
         self._ledger = ledger
+        self._gate = gate
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_LIMIT)
         self._exchange: Exchange | None = None
         self._arrived = trio.Event()
@@ -328,6 +331,7 @@ class Connection:
 
     async def _make_token(self, exchange: Exchange, plan: Plan, index: int) -> None:
         """One step of generation: wait until it is due, and count it."""
+        await self._gate.passed(index)
         await self._until(exchange, plan.due(index))
         record = exchange.record
         record.tokens += 1

@@ -6,15 +6,13 @@ the mass disconnect (crowd.py), the drain (drain.py), arguments and exit (../cli
 
 from __future__ import annotations
 
-import random
-import string
 import time
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Protocol, cast, final
+from typing import Final, Protocol, final
 
 import trio
 
@@ -27,10 +25,10 @@ from .crowd import WINDOW, Crowd, CrowdPlan
 from .drain import measure_drain
 from .index import Index
 from .payloads import Payloads
-from .play import CONTROL, Play, Request, play_once
+from .play import CONTROL, Play, Request, play_once, run_name
 from .records import Leg, Load, Outcome, Record, RecordWriter
 from .report import CancelReport, CrowdResult, DrainResult, Machine, TasksAlive, difference, void
-from .target import Target, TargetError, started, wait_listening
+from .target import Target, TargetError, first_of, play_model_server, reachable, started, wait_listening
 from .tasks import TaskWatch
 from .usage import OwnWatch, cpu_ns
 
@@ -130,9 +128,9 @@ class CancelRun:
         try:
             await self._run()
         except* TargetError as group:
-            self._error = str(_first(group))
+            self._error = str(first_of(group))
         except* OSError as group:
-            self._error = f"the system refuses what the tool needs: {_first(group)}"
+            self._error = f"the system refuses what the tool needs: {first_of(group)}"
 
     def interrupted(self, by: str) -> None:
         """Somebody has cancelled it."""
@@ -148,10 +146,10 @@ class CancelRun:
         ):
             self._writer = writer
             async with trio.open_nursery() as nursery:
-                upstream = await _play_model_server(server, plan.upstream_listen, nursery)
+                upstream = await play_model_server(server, plan.upstream_listen, nursery)
                 nursery.start_soon(self._own.run)
-                play = Play(_run_name(), payloads, index, plan.pace, plan.late_after)
-                direct = Address(host=_reachable(upstream[0]), port=upstream[1], headers=plan.headers)
+                play = Play(run_name(), payloads, index, plan.pace, plan.late_after)
+                direct = Address(host=reachable(upstream[0]), port=upstream[1], headers=plan.headers)
                 async with self._target_of(upstream) as target:
                     self._target = target.address.url
                     await self._measure(play, direct, target)
@@ -167,7 +165,7 @@ class CancelRun:
         if self._serve is not None:
             assert self._tasks is not None
             async with embedded(self._serve, upstream, self._tasks) as (host, port):
-                yield Target(Address(host=_reachable(host), port=port, headers=plan.headers))
+                yield Target(Address(host=reachable(host), port=port, headers=plan.headers))
         elif plan.command is not None:
             self._progress("starting the proxy")
             async with self._start(plan.command, upstream) as target:
@@ -178,7 +176,7 @@ class CancelRun:
             yield Target(plan.proxy)
 
     def _start(self, words: Sequence[str], upstream: tuple[str, int]) -> AbstractAsyncContextManager[Target]:
-        return started(words, (_reachable(upstream[0]), upstream[1]), self._plan.headers)
+        return started(words, (reachable(upstream[0]), upstream[1]), self._plan.headers)
 
     async def _measure(self, play: Play, direct: Address, target: Target) -> None:
         cpu = None if target.pid is None else cpu_ns(target.pid)
@@ -370,16 +368,6 @@ def _records_file(path: Path | None) -> RecordWriter:
         raise TargetError(f"cannot write the records to {path}: {error.strerror}") from None
 
 
-async def _play_model_server(server: MockServer, listen: tuple[str, int], nursery: trio.Nursery) -> tuple[str, int]:
-    try:
-        found: tuple[str, int] = await nursery.start(server.serve, *listen)
-    except* OSError as group:
-        address = f"{listen[0]}:{listen[1]}"
-        why = cast("OSError", _first(group)).strerror
-        raise TargetError(f"cannot play the model server at {address}: {why}. --upstream-listen says where") from None
-    return found
-
-
 async def _greet(play: Play, address: Address, upstream: Address) -> None:
     """See a first request through. A proxy that has only just begun to listen may need a moment to know its upstream.
 
@@ -425,19 +413,3 @@ async def embedded(serve: ServeProxy, upstream: tuple[str, int], tasks: TaskWatc
             nursery.cancel_scope.cancel()
     finally:
         trio.lowlevel.remove_instrument(tasks)
-
-
-def _run_name() -> str:
-    return "b" + "".join(random.choices(string.ascii_lowercase + string.digits, k=6))
-
-
-def _reachable(host: str) -> str:
-    """Where a server that listens on ``host`` is reached from here."""
-    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
-
-
-def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    first = group.exceptions[0]
-    if isinstance(first, BaseExceptionGroup):
-        return _first(cast("BaseExceptionGroup[BaseException]", first))
-    return first

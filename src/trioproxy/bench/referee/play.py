@@ -7,6 +7,7 @@ here: the judgement (join.py), how many requests are played and when (cancel.py,
 from __future__ import annotations
 
 import random
+import string
 import time
 from collections.abc import Callable
 from typing import Final, final
@@ -26,6 +27,11 @@ _ARRIVAL: Final = 0.2
 _NEXT: Final = 0.1
 """Seconds after a client has left, if it was not seen, from which on the next one does not disturb what is watched."""
 CONTROL: Final = Case(Stage.NONE, Way.STAY)
+
+
+def run_name() -> str:
+    """A name for a run, so that its requests are not taken for another's."""
+    return "b" + "".join(random.choices(string.ascii_lowercase + string.digits, k=6))
 
 
 @final

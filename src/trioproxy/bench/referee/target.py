@@ -16,11 +16,12 @@ import tempfile
 import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
-from typing import IO, Final, final
+from typing import IO, Final, cast, final
 from urllib.parse import urlsplit
 
 import trio
 
+from ..mock import MockServer
 from .client import Address
 
 START_TIMEOUT: Final = 20.0
@@ -32,6 +33,19 @@ _POLL: Final = 0.02
 
 class TargetError(Exception):
     """The proxy cannot be used: it does not start or listen, or it has ended."""
+
+
+def first_of(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The first exception of a group that is none itself: what a run that was ended by several is said to end by."""
+    first = group.exceptions[0]
+    if isinstance(first, BaseExceptionGroup):
+        return first_of(cast("BaseExceptionGroup[BaseException]", first))
+    return first
+
+
+def reachable(host: str) -> str:
+    """Where a server that listens on ``host`` is reached from here."""
+    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
 
 
 def parse_url(text: str, headers: Sequence[tuple[str, str]] = ()) -> Address:
@@ -175,6 +189,20 @@ async def wait_listening(address: Address, target: Target | None, seconds: float
                 return
     message = f"nothing listens on {address.authority}"
     raise TargetError(target.explain(f"{message} after {seconds:g} s") if target is not None else message)
+
+
+async def play_model_server(server: MockServer, listen: tuple[str, int], nursery: trio.Nursery) -> tuple[str, int]:
+    """Start the model server in ``nursery``; returns host and port.
+
+    :raises TargetError: its address cannot be listened on.
+    """
+    try:
+        found: tuple[str, int] = await nursery.start(server.serve, *listen)
+    except* OSError as group:
+        address = f"{listen[0]}:{listen[1]}"
+        why = cast("OSError", first_of(group)).strerror
+        raise TargetError(f"cannot play the model server at {address}: {why}. --upstream-listen says where") from None
+    return found
 
 
 @asynccontextmanager

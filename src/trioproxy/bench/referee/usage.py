@@ -20,7 +20,7 @@ import trio
 from .metrics import Spread
 
 _CPUCLOCK_SCHED: Final = 2
-_PSS: Final = re.compile(r"^Pss_(?:Anon|Shmem):\s+([0-9]+) kB$", re.MULTILINE)
+_PSS: Final = re.compile(r"^(?:Pss_(?:Anon|Shmem)|SwapPss):\s+([0-9]+) kB$", re.MULTILINE)
 _TICK: Final = 0.005
 _MEMORY_EVERY: Final = 100
 _MEMINFO: Final = Path("/proc/meminfo")
@@ -56,7 +56,7 @@ def pss(pid: int) -> int:
     """Memory of the process tree in bytes: its proportional set size, so that pages shared by two count once.
 
     Mapped files (the interpreter, libraries) are left out: their share grows and shrinks as strangers that map them
-    come and go.
+    come and go. What was swapped out is counted: it is held all the same.
 
     :raises OSError: /proc does not tell: another user's process, or no Linux.
     """
@@ -68,11 +68,19 @@ def pss(pid: int) -> int:
             if process == pid:
                 raise
             continue
-        parts: list[str] = _PSS.findall(rollup)
-        if not parts:
-            raise OSError("no Pss_Anon in smaps_rollup: this kernel does not tell a process's own memory")
-        total += 1024 * sum(map(int, parts))
+        total += own_bytes(rollup)
     return total
+
+
+def own_bytes(rollup: str) -> int:
+    """The part of a process's ``smaps_rollup`` that ``pss`` counts, in bytes.
+
+    :raises OSError: the kernel does not tell it.
+    """
+    parts: list[str] = _PSS.findall(rollup)
+    if not parts:
+        raise OSError("no Pss_Anon in smaps_rollup: this kernel does not tell a process's own memory")
+    return 1024 * sum(map(int, parts))
 
 
 def processor() -> str:
@@ -164,9 +172,21 @@ class OwnWatch:
 
 
 def _available_share() -> float | None:
+    found = _memory_info()
+    return None if found is None else found[0] / found[1]
+
+
+def available_memory() -> int | None:
+    """Bytes that new work could take without swapping, by the kernel's own estimate; None if it does not tell."""
+    found = _memory_info()
+    return None if found is None else found[0]
+
+
+def _memory_info() -> tuple[int, int] | None:
+    """Bytes of the machine's memory that are available, and all of them."""
     try:
         found = dict(re.findall(r"^(MemTotal|MemAvailable):\s+([0-9]+) kB$", _MEMINFO.read_text(), re.MULTILINE))
-        return int(found["MemAvailable"]) / int(found["MemTotal"])
+        return 1024 * int(found["MemAvailable"]), 1024 * int(found["MemTotal"])
     except (OSError, KeyError):
         return None
 
