@@ -15,7 +15,16 @@ from typing import Final
 import msgspec
 import trio
 
-from bench.compare.measure import BASELINE, Failed, Plan, Result, measure_cancel, measure_cost, measure_memory, version_of
+from bench.compare.measure import (
+    BASELINE,
+    Failed,
+    Plan,
+    Result,
+    measure_cancel,
+    measure_cost,
+    measure_memory,
+    version_of,
+)
 from bench.compare.plots import draw
 from bench.compare.tables import Comparison, render
 from bench.peers.peer import PeerError
@@ -102,7 +111,9 @@ def _parse(arguments: Sequence[str] | None) -> Options:
     parser = argparse.ArgumentParser(prog="python -m bench.compare", description=__doc__.partition("\n")[0])
     parser.add_argument("--peers", nargs="+", choices=sorted(PEERS), default=list(ALL), metavar="NAME")
     parser.add_argument("--rounds", type=int, default=2, help="of cancellation, alternating (%(default)s)")
-    parser.add_argument("--measure", nargs="+", choices=["cancel", "memory", "cost"], default=["cancel", "memory", "cost"])
+    parser.add_argument(
+        "--measure", nargs="+", choices=["cancel", "memory", "cost"], default=["cancel", "memory", "cost"]
+    )
     parser.add_argument("--quick", action="store_true", help="a look in a few minutes, not for publication")
     parser.add_argument("--out", type=Path, default=Path("bench/results"))
     options = parser.parse_args(arguments, namespace=Options())

@@ -102,6 +102,8 @@ def _referee(command: Sequence[str], kind: type[_R]) -> _R | Failed:
         return Failed(_last(done))
     if report.error is not None or report.void is not None:
         return Failed(report.error or report.void or "")
+    if isinstance(report, MemoryReport):
+        report.samples = []  # the time line alone is most of the file
     return report
 
 
@@ -135,9 +137,7 @@ def _run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
     environment = {**os.environ, "PATH": path}
     try:
-        return subprocess.run(
-            command, capture_output=True, text=True, timeout=TIMEOUT, check=False, env=environment
-        )
+        return subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, check=False, env=environment)
     except subprocess.TimeoutExpired:
         raise MeasureError(f"{shlex.join(command)}: not done after {TIMEOUT:g} s") from None
 
@@ -145,7 +145,6 @@ def _run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
 def _last(done: subprocess.CompletedProcess[str]) -> str:
     lines = [line for line in (done.stderr + done.stdout).splitlines() if line.strip()]
     return lines[-1] if lines else f"status {done.returncode}"
-
 
 
 def version_of(peer: Peer) -> str:

@@ -70,7 +70,7 @@ def _draw_cancel(axes: Axes, comparison: Comparison) -> None:
                 text = f"{found.outcomes['missed']}/{found.aborted}"
                 axes.text(x, y, text, ha="center", va="center", color="white", fontsize=7)
     axes.set_xlim(-0.5, len(comparison.results) - 0.5)
-    axes.set_ylim(len(shown) - 0.5, -0.5)
+    axes.set_ylim(max(len(shown), 1) - 0.5, -0.5)
     axes.set_xticks(range(len(comparison.results)), comparison.names, rotation=20, ha="left")
     axes.xaxis.tick_top()
     axes.set_yticks(range(len(shown)), [f"{case.stage}, {case.way}" for case in shown])
@@ -84,7 +84,7 @@ def _draw_cancel(axes: Axes, comparison: Comparison) -> None:
 
 def _draw_memory(axes: Axes, comparison: Comparison) -> None:
     measured = [result for result in comparison.results if isinstance(result.memory, MemoryReport)]
-    sizes = sorted({size.size for result in measured for size in _sizes(result)})
+    sizes = sorted({size for result in measured for size in _sizes(result)})
     width = 0.8 / max(1, len(sizes))
     for number, size in enumerate(sizes):
         held = [_sizes(result).get(size, 0.0) / 1024 for result in measured]
