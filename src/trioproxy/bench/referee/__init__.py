@@ -10,6 +10,8 @@ and is known by its address alone. Does not live here: anything of the proxy's o
 | index, play, join | what the model server saw, one request played, both sides joined to an outcome |
 | records, metrics, require | facts of a request, figures over many, conditions on figures |
 | target, usage | the proxy under test, what processes use |
-| cancel, crowd, drain, memory, engine | the measurements |
-| text, markdown, junit, html, plots | how results are told |
+| cancel, crowd, capacity, drain, memory, engine | the measurements |
+| library, tasks | a proxy in this process, and tasks that outlive their request |
+| report, document, cancel_document | what was found, and the tables, plots and sentences that it becomes |
+| text, markdown, junit, html, plots, words, xml | the forms that a document takes |
 """
