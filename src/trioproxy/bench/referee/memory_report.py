@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from .memory_metrics import LeakResult, SizeResult, UnreadResult
 from .memory_samples import LEVEL, PERIOD, Sample
-from .report import Report
+from .report import Report, short_of_memory
 from .usage import OwnUsage
 
 
@@ -36,7 +36,7 @@ def memory_void(own: OwnUsage) -> str | None:
     """
     late, most = own.lateness_ms.p99, PERIOD * LEVEL * 1000
     if late is None or late <= most:
-        return None
+        return short_of_memory(own)
     return (
         f"the tool's own timers were {late:.0f} ms late (99th percentile; {most:g} ms may be): samples are missing, and"
         " what memory came to meanwhile with them; the machine is too busy"

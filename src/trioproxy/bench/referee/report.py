@@ -169,6 +169,11 @@ def void(own: OwnUsage) -> str | None:
                 f"{part.name}: the tool itself used {part.cpu_share:.0%} of a processor ({MAX_CPU_SHARE:.0%} may be)."
                 " Ask for fewer --streams or a longer --interval"
             )
+    return short_of_memory(own)
+
+
+def short_of_memory(own: OwnUsage) -> str | None:
+    """Why a machine with so little memory left measures nothing; None if it has enough."""
     if own.swapped_bytes > MAX_SWAPPED:
         return f"{own.swapped_bytes >> 20} MiB of the tool were swapped out. Free memory, or ask for fewer --streams"
     if own.least_available is not None and own.least_available < MIN_AVAILABLE:
