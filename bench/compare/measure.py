@@ -1,7 +1,7 @@
 """One measurement of one peer: a command of its own, so that anyone can have the same figures again.
 
-Lives here: the commands, and their results read back. Each runs in a process of its own, since what one measurement has
-done to its process must not be in the next. Does not live here: the order (`__main__`), and the judgement of any figure.
+Lives here: the commands, and their results read back. Each runs in a process of its own, since what one measurement
+has done to its process must not be in the next. Does not live here: the order (`__main__`), the judgement of a figure.
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ mpl.use("Agg")
 
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
+from matplotlib.patches import Rectangle
 
 from bench.compare.measure import Cost, Result
 from bench.compare.tables import Comparison, cases, seen
@@ -63,7 +64,7 @@ def _draw_cancel(axes: Axes, comparison: Comparison) -> None:
         for y, case in enumerate(shown):
             found = seen(result, case)
             kind = "none" if found is None else found.worst
-            axes.add_patch(plt.Rectangle((x - 0.47, y - 0.45), 0.94, 0.9, color=_COLOURS[kind], linewidth=0))
+            axes.add_patch(Rectangle((x - 0.47, y - 0.45), 0.94, 0.9, color=_COLOURS[kind], linewidth=0))
             if found is not None and kind == "seen" and found.p50_ms is not None:
                 axes.text(x, y, f"{found.p50_ms:.1f}", ha="center", va="center", color="white", fontsize=7)
             elif found is not None and kind == "missed":
@@ -78,7 +79,7 @@ def _draw_cancel(axes: Axes, comparison: Comparison) -> None:
     for spine in axes.spines.values():
         spine.set_visible(False)
     axes.set_title("A client leaves: does the model server see it?", loc="left", fontweight="bold")
-    handles = [plt.Rectangle((0, 0), 1, 1, color=_COLOURS[kind]) for kind, _ in _LEGEND]
+    handles = [Rectangle((0, 0), 1, 1, color=_COLOURS[kind]) for kind, _ in _LEGEND]
     axes.legend(handles, [name for _, name in _LEGEND], loc="upper left", bbox_to_anchor=(0, 0), ncols=6, frameon=False)
 
 
@@ -91,14 +92,14 @@ def _draw_memory(axes: Axes, comparison: Comparison) -> None:
         places = [x + (number - (len(sizes) - 1) / 2) * width for x in range(len(measured))]
         label = f"{size >> 10} KiB prompt" if size < 1 << 20 else f"{size >> 20} MiB prompt"
         axes.bar(places, held, width, label=label, color=_SHADES[number % len(_SHADES)])
-    axes.set_yscale("log")
+    if sizes:
+        axes.set_yscale("log")
+        axes.legend(frameon=False)
     axes.set_xticks(range(len(measured)), [result.name for result in measured], rotation=20, ha="right")
     axes.set_ylabel("KiB per stream")
     axes.set_title("Held while an answer streams", loc="left", fontweight="bold")
     axes.grid(axis="y", alpha=0.3)
     axes.set_axisbelow(True)
-    if sizes:
-        axes.legend(frameon=False)
 
 
 def _sizes(result: Result) -> dict[int, float]:
@@ -117,11 +118,11 @@ def _draw_cost(axes: Axes, comparison: Comparison) -> None:
         places = [x + (number - 0.5) * 0.4 for x in range(len(found))]
         bars = axes.bar(places, values, 0.4, label=label, color=_SHADES[number])
         axes.bar_label(bars, fmt="%.0f", fontsize=7)
-    axes.set_yscale("log")
+    if found:
+        axes.set_yscale("log")
+        axes.legend(frameon=False)
     axes.set_xticks(range(len(found)), [name for name, _ in found], rotation=20, ha="right")
     axes.set_ylabel("µs")
     axes.set_title("CPU of the proxy", loc="left", fontweight="bold")
     axes.grid(axis="y", alpha=0.3)
     axes.set_axisbelow(True)
-    if found:
-        axes.legend(frameon=False)

@@ -39,7 +39,8 @@ def case(stage: str, way: str, samples: list[float], **outcomes: int) -> CaseRes
 
 
 def cancel(*found: CaseResult, missed: int = 0) -> CancelReport:
-    metrics: Metrics = {one.name: 0 for one in CANCEL} | {"missed_aborts": missed}
+    metrics: Metrics = dict.fromkeys((one.name for one in CANCEL), 0)
+    metrics["missed_aborts"] = missed
     return CancelReport(target="", machine=Machine(), options={}, metrics=metrics, cases=list(found))
 
 
@@ -48,7 +49,8 @@ def memory(*held: tuple[int, int]) -> MemoryReport:
         SizeResult(size=size, process=0, streams=10, failed=0, why={}, idle_bytes=1, retained_bytes=10 * each)
         for size, each in held
     ]
-    metrics: Metrics = {one.name: None for one in MEMORY} | {"given_back_share": 0.5}
+    metrics: Metrics = dict.fromkeys(one.name for one in MEMORY)
+    metrics["given_back_share"] = 0.5
     return MemoryReport(
         target="",
         machine=Machine(),
