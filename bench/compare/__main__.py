@@ -7,8 +7,9 @@ what slows one down slows its neighbour down too.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -17,7 +18,7 @@ import trio
 
 from bench.compare.measure import (
     BASELINE,
-    Failed,
+    MeasureError,
     Plan,
     Result,
     measure_cancel,
@@ -53,7 +54,8 @@ class Options(argparse.Namespace):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run; returns the exit status: 1 if a peer cannot be installed, or trioproxy has missed an abort."""
+    """Run; returns the exit status: 1 if a peer cannot be installed, or trioproxy was not measured or
+    has missed an abort."""
     options = _parse(arguments)
     plan = _QUICK if options.quick else _FULL
     try:
@@ -72,17 +74,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for number in range(options.rounds if "cancel" in options.measure else 0):
         for result in comparison.results if number % 2 == 0 else comparison.results[::-1]:
             _say(f"cancel, round {number + 1} of {options.rounds}: {result.name}")
-            result.cancel.append(measure_cancel(PEERS[result.name], plan.cancel, _label(result)))
+            with _noting([result], "cancel"):
+                result.cancel.append(measure_cancel(PEERS[result.name], plan.cancel, _label(result)))
             _write(comparison, options.out)
     if "memory" in options.measure:
         for result in comparison.results:
             _say(f"memory: {result.name}")
-            result.memory = measure_memory(PEERS[result.name], plan.memory, _label(result))
+            with _noting([result], "memory"):
+                result.memory = measure_memory(PEERS[result.name], plan.memory, _label(result))
             _write(comparison, options.out)
     if "cost" in options.measure:
         _say("CPU: all in turn")
-        for name, cost in measure_cost(options.peers, plan.cost).items():
-            next(result for result in comparison.results if result.name == name).cost = cost
+        with _noting(comparison.results, "CPU"):
+            costs = measure_cost(options.peers, plan.cost)
+            for result in comparison.results:
+                result.cost = costs[result.name]
         _write(comparison, options.out)
     draw(comparison, options.out / "compare.png")
     _say(f"written to {options.out}: compare.json, compare.md, compare.png")
@@ -90,8 +96,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if any(_missed(result) for result in ours) else 0
 
 
+@contextlib.contextmanager
+def _noting(results: Sequence[Result], what: str) -> Generator[None]:
+    """Go on with the others after a measurement that failed."""
+    try:
+        yield
+    except MeasureError as error:
+        _say(f"  not measured: {error}")
+        for result in results:
+            result.failed.append(f"{what}: {error}")
+
+
 def _missed(result: Result) -> bool:
-    return any(isinstance(report, Failed) or bool(report.metrics["missed_aborts"]) for report in result.cancel)
+    return bool(result.failed) or any(bool(report.metrics["missed_aborts"]) for report in result.cancel)
 
 
 def _label(result: Result) -> str:

@@ -22,7 +22,7 @@ import msgspec
 from bench.peers.install import Debian, Pip
 from bench.peers.peer import Peer
 from trioproxy.bench.referee.memory_report import MemoryReport
-from trioproxy.bench.referee.report import EXIT_BROKEN, EXIT_UNMET, CancelReport
+from trioproxy.bench.referee.report import EXIT_OK, EXIT_UNMET, CancelReport
 
 _R = TypeVar("_R", CancelReport, MemoryReport)
 TIMEOUT: Final = 900.0
@@ -40,13 +40,7 @@ class Plan(NamedTuple):
 
 
 class MeasureError(Exception):
-    """A command has failed without a report."""
-
-
-class Failed(msgspec.Struct, frozen=True):
-    """A measurement that has no figures."""
-
-    why: str
+    """A measurement has no figures."""
 
 
 class Cost(msgspec.Struct, kw_only=True):
@@ -64,10 +58,12 @@ class Result(msgspec.Struct, kw_only=True):
 
     name: str
     version: str
-    cancel: list[CancelReport | Failed] = []
+    cancel: list[CancelReport] = []
     """By round."""
-    memory: MemoryReport | Failed | None = None
-    cost: Cost | Failed | None = None
+    memory: MemoryReport | None = None
+    cost: Cost | None = None
+    failed: list[str] = []
+    """What was not measured, and why."""
 
 
 def start_of(peer: Peer) -> str:
@@ -81,39 +77,45 @@ def referee(kind: str, peer: Peer, options: Sequence[str]) -> list[str]:
     return ["trioproxy", "bench", kind, "--proxy-cmd", start_of(peer), *headers, *options]
 
 
-def measure_cancel(peer: Peer, options: Sequence[str], label: str) -> CancelReport | Failed:
-    """Run `trioproxy bench cancel` on it."""
+def measure_cancel(peer: Peer, options: Sequence[str], label: str) -> CancelReport:
+    """Run `trioproxy bench cancel` on it.
+
+    :raises MeasureError: it could not be done, or its figures are not the peer's.
+    """
     return _referee(referee("cancel", peer, [*options, "--label", label]), CancelReport)
 
 
-def measure_memory(peer: Peer, options: Sequence[str], label: str) -> MemoryReport | Failed:
-    """Run `trioproxy bench memory` on it."""
+def measure_memory(peer: Peer, options: Sequence[str], label: str) -> MemoryReport:
+    """Run `trioproxy bench memory` on it; raises the same."""
     return _referee(referee("memory", peer, [*options, "--label", label]), MemoryReport)
 
 
-def _referee(command: Sequence[str], kind: type[_R]) -> _R | Failed:
+def _referee(command: Sequence[str], kind: type[_R]) -> _R:
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "report.json"
         done = _run([sys.executable, "-m", *command, "--json", str(path)])
         if not path.exists():
-            return Failed(_last(done))
+            raise MeasureError(_last(done))
         report = msgspec.json.decode(path.read_bytes(), type=kind)
-    if done.returncode not in (0, EXIT_UNMET, EXIT_BROKEN):
-        return Failed(_last(done))
-    if report.error is not None or report.void is not None:
-        return Failed(report.error or report.void or "")
+    if (why := report.error or report.void) is not None:
+        raise MeasureError(why)
+    if done.returncode not in (EXIT_OK, EXIT_UNMET):
+        raise MeasureError(_last(done))
     if isinstance(report, MemoryReport):
         report.samples = []  # the time line alone is most of the file
     return report
 
 
-def measure_cost(names: Sequence[str], options: Sequence[str]) -> dict[str, Cost | Failed]:
-    """Run `bench.cost` on several peers at once: it alternates between them, which ratios need."""
+def measure_cost(names: Sequence[str], options: Sequence[str]) -> dict[str, Cost]:
+    """Run `bench.cost` on several peers at once: it alternates between them, which ratios need.
+
+    :raises MeasureError: one of them could not be measured, or figures cannot be believed.
+    """
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "cost.json"
         done = _run([sys.executable, "-m", *cost(names, options), "--json", str(path)])
         if not path.exists():
-            return dict.fromkeys(names, Failed(_last(done)))
+            raise MeasureError(_last(done))
         results: Mapping[str, Any] = json.loads(path.read_bytes())["results"]
     return {name: _cost(results[name]) for name in names}
 

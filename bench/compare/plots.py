@@ -6,6 +6,7 @@ Lives here: drawing. The colours are told apart by people who cannot see red and
 from __future__ import annotations
 
 import statistics
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -17,7 +18,6 @@ from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
-from bench.compare.measure import Cost, Result
 from bench.compare.tables import Comparison, cases, seen
 from trioproxy.bench.referee.memory_report import MemoryReport
 
@@ -84,31 +84,24 @@ def _draw_cancel(axes: Axes, comparison: Comparison) -> None:
 
 
 def _draw_memory(axes: Axes, comparison: Comparison) -> None:
-    measured = [result for result in comparison.results if isinstance(result.memory, MemoryReport)]
-    sizes = sorted({size for result in measured for size in _sizes(result)})
+    measured = [(result.name, _held(result.memory)) for result in comparison.results if result.memory is not None]
+    sizes = sorted({size for _, held in measured for size in held})
     width = 0.8 / max(1, len(sizes))
     for number, size in enumerate(sizes):
-        held = [_sizes(result).get(size, 0.0) / 1024 for result in measured]
         places = [x + (number - (len(sizes) - 1) / 2) * width for x in range(len(measured))]
         label = f"{size >> 10} KiB prompt" if size < 1 << 20 else f"{size >> 20} MiB prompt"
-        axes.bar(places, held, width, label=label, color=_SHADES[number % len(_SHADES)])
-    if sizes:
-        axes.set_yscale("log")
-        axes.legend(frameon=False)
-    axes.set_xticks(range(len(measured)), [result.name for result in measured], rotation=20, ha="right")
-    axes.set_ylabel("KiB per stream")
-    axes.set_title("Held while an answer streams", loc="left", fontweight="bold")
-    axes.grid(axis="y", alpha=0.3)
-    axes.set_axisbelow(True)
+        heights = [held.get(size, 0.0) / 1024 for _, held in measured]
+        axes.bar(places, heights, width, label=label, color=_SHADES[number % len(_SHADES)])
+    _finish(axes, "Held while an answer streams", "KiB per stream", [name for name, _ in measured])
 
 
-def _sizes(result: Result) -> dict[int, float]:
-    assert isinstance(result.memory, MemoryReport)
-    return {one.size: max(1.0, one.retained_per_stream or 0.0) for one in result.memory.sizes}
+def _held(memory: MemoryReport) -> dict[int, float]:
+    """Bytes per stream by body size; at least one, for a logarithmic axis."""
+    return {one.size: max(1.0, one.retained_per_stream or 0.0) for one in memory.sizes}
 
 
 def _draw_cost(axes: Axes, comparison: Comparison) -> None:
-    found = [(result.name, result.cost) for result in comparison.results if isinstance(result.cost, Cost)]
+    found = [(result.name, result.cost) for result in comparison.results if result.cost is not None]
     for number, (label, values) in enumerate(
         (
             ("per small request", [statistics.median(cost.request) for _, cost in found]),
@@ -118,11 +111,15 @@ def _draw_cost(axes: Axes, comparison: Comparison) -> None:
         places = [x + (number - 0.5) * 0.4 for x in range(len(found))]
         bars = axes.bar(places, values, 0.4, label=label, color=_SHADES[number])
         axes.bar_label(bars, fmt="%.0f", fontsize=7)
-    if found:
-        axes.set_yscale("log")
-        axes.legend(frameon=False)
-    axes.set_xticks(range(len(found)), [name for name, _ in found], rotation=20, ha="right")
-    axes.set_ylabel("µs")
-    axes.set_title("CPU of the proxy", loc="left", fontweight="bold")
+    _finish(axes, "CPU of the proxy", "µs", [name for name, _ in found])
+
+
+def _finish(axes: Axes, title: str, unit: str, names: Sequence[str]) -> None:
+    axes.set_title(title, loc="left", fontweight="bold")
+    axes.set_ylabel(unit)
+    axes.set_xticks(range(len(names)), names, rotation=20, ha="right")
     axes.grid(axis="y", alpha=0.3)
     axes.set_axisbelow(True)
+    if names:
+        axes.set_yscale("log")
+        axes.legend(frameon=False)

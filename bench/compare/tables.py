@@ -13,10 +13,9 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from bench.compare.measure import Cost, Failed, Plan, Result, cost, referee
+from bench.compare.measure import Plan, Result, cost, referee
 from bench.peers.registry import PEERS
-from trioproxy.bench.referee.memory_report import MemoryReport
-from trioproxy.bench.referee.report import CancelReport, Machine
+from trioproxy.bench.referee.report import Machine
 
 NONE: Final = "–"
 
@@ -62,17 +61,12 @@ class Seen(NamedTuple):
         return "none"
 
 
-def reports(result: Result) -> list[CancelReport]:
-    """The rounds that have figures."""
-    return [report for report in result.cancel if isinstance(report, CancelReport)]
-
-
 def cases(comparison: Comparison) -> list[Case]:
     """All that any peer was asked, in the order of a request's life."""
     found = [
         Case(case.stage, case.way)
         for result in comparison.results
-        for report in reports(result)
+        for report in result.cancel
         for case in report.cases
         if case.leg == "proxy" and case.load == "single" and case.way != "stay"
     ]
@@ -83,7 +77,7 @@ def seen(result: Result, case: Case) -> Seen | None:
     """None of a peer that was not asked."""
     found = [
         one
-        for report in reports(result)
+        for report in result.cancel
         for one in report.cases
         if (one.leg, one.load, one.stage, one.way) == ("proxy", "single", *case)
     ]
@@ -123,9 +117,9 @@ def _cancel(comparison: Comparison) -> list[str]:
     return [
         "## A client leaves: what the model server sees",
         "Milliseconds from the client's call to close until the model server sees the disconnect, one request at a"
-        " time, median; **missed** m/n: of n aborts m were not seen while the model server went on for the time watched;"
-        " late: seen, but after more than a quarter of a second; served: the proxy goes on for a client that has shut"
-        " down its sending side only, which TCP allows; unsent: the request had not been passed on, so that nothing was"
+        " time, median; **missed** m/n: of n aborts m were not seen while the model server went on for the time"
+        " watched; late: seen, but after more than a quarter of a second; served: the proxy goes on for a client that has"
+        " shut down its sending side only, which TCP allows; unsent: the request had not been passed on, so that nothing was"
         " wasted.",
         _table(["stage", "way", *comparison.names], rows, left=2),
         _again(comparison, "cancel", comparison.plan.cancel),
@@ -181,34 +175,23 @@ def _totals(comparison: Comparison) -> list[str]:
 
 
 def _over_rounds(result: Result, name: str, form: str, join: Callable[[Iterable[float]], float]) -> str:
-    values = [value for report in reports(result) if (value := report.metrics.get(name)) is not None]
+    values = [value for report in result.cancel if (value := report.metrics.get(name)) is not None]
     return form.format(join(values)) if values else NONE
 
 
 def _memory(comparison: Comparison) -> list[str]:
-    measured = [result for result in comparison.results if isinstance(result.memory, MemoryReport)]
-    sizes = sorted({size.size for result in measured for size in _report(result).sizes})
+    found = [result.memory for result in comparison.results]
     rows: list[list[str]] = []
-    for size in sizes:
+    for size in sorted({one.size for memory in found if memory is not None for one in memory.sizes}):
         row = [f"bytes held per stream, {_size(size)} prompt"]
-        for result in comparison.results:
-            found = [one for one in _report(result).sizes if one.size == size] if result in measured else []
-            held = found[0].retained_per_stream if found else None
+        for memory in found:
+            of_size = [] if memory is None else [one for one in memory.sizes if one.size == size]
+            held = of_size[0].retained_per_stream if of_size else None
             row.append(NONE if held is None else f"{held:,.0f}")
         rows.append(row)
-    for name, title, form in (
-        ("retained_slope", "… for each byte of the prompt", "{:.3f}"),
-        ("upload_peak_copies", "peak while one is uploaded, bodies", "{:.1f}"),
-        ("given_back_share", "given back afterwards", "{:.0%}"),
-        ("leak_completed_bytes", "growth per 1,000 completed, bytes", "{:,.0f}"),
-        ("leak_cancelled_bytes", "growth per 1,000 cancelled, bytes", "{:,.0f}"),
-        ("unread_bytes_held", "held of a stream that its client does not read, bytes", "{:,.0f}"),
-    ):
-        row = [title]
-        for result in comparison.results:
-            value = _report(result).metrics.get(name) if result in measured else None
-            row.append(NONE if value is None else form.format(value))
-        rows.append(row)
+    for name, title, form in _HELD:
+        values = [None if memory is None else memory.metrics.get(name) for memory in found]
+        rows.append([title, *(NONE if value is None else form.format(value) for value in values)])
     return [
         "## What is held while answers stream",
         _table(["", *comparison.names], rows),
@@ -216,44 +199,38 @@ def _memory(comparison: Comparison) -> list[str]:
     ]
 
 
-def _report(result: Result) -> MemoryReport:
-    assert isinstance(result.memory, MemoryReport)
-    return result.memory
+_HELD: Final = (
+    ("retained_slope", "… for each byte of the prompt", "{:.3f}"),
+    ("upload_peak_copies", "peak while one is uploaded, bodies", "{:.1f}"),
+    ("given_back_share", "given back afterwards", "{:.0%}"),
+    ("leak_completed_bytes", "growth per 1,000 completed, bytes", "{:,.0f}"),
+    ("leak_cancelled_bytes", "growth per 1,000 cancelled, bytes", "{:,.0f}"),
+    ("unread_bytes_held", "held of a stream that its client does not read, bytes", "{:,.0f}"),
+)
+"""Name, what it is called, how it is written."""
 
 
 def _cost(comparison: Comparison) -> list[str]:
-    measured = [result for result in comparison.results if isinstance(result.cost, Cost)]
-    if not measured:
+    found = [(result.name, result.cost) for result in comparison.results if result.cost is not None]
+    if not found:
         return []
-    rows: list[list[str]] = []
-    for result in measured:
-        found = result.cost
-        assert isinstance(found, Cost)
-        rows.append(
-            [
-                result.name,
-                f"{statistics.median(found.request):.0f}",
-                f"{found.request_ratio:.1f}",
-                f"{statistics.median(found.event):.0f}",
-                f"{found.event_ratio:.1f}",
-            ]
-        )
-    command = shlex.join(["python", "-m", *cost([result.name for result in measured], comparison.plan.cost)])
+    rows = [
+        [
+            name,
+            f"{statistics.median(one.request):.0f}",
+            f"{one.request_ratio:.1f}",
+            f"{statistics.median(one.event):.0f}",
+            f"{one.event_ratio:.1f}",
+        ]
+        for name, one in found
+    ]
+    command = shlex.join(["python", "-m", *cost([name for name, _ in found], comparison.plan.cost)])
     header = ["proxy", "CPU µs per small request", "× HAProxy", "CPU µs per streamed event", "× HAProxy"]
     return ["## CPU", _table(header, rows), f"```console\n{command}\n```"]
 
 
 def _failures(comparison: Comparison) -> list[str]:
-    found = [
-        f"- {result.name}, {what}: {failed.why}"
-        for result in comparison.results
-        for what, failed in (
-            *(("cancel", one) for one in result.cancel),
-            ("memory", result.memory),
-            ("CPU", result.cost),
-        )
-        if isinstance(failed, Failed)
-    ]
+    found = [f"- {result.name}, {why}" for result in comparison.results for why in result.failed]
     return ["## Not measured", "\n".join(found)] if found else []
 
 

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from bench.compare.__main__ import main
-from bench.compare.measure import Cost, Failed, Plan, Result, measure_memory, referee
+from bench.compare.measure import Cost, MeasureError, Plan, Result, measure_memory, referee
 from bench.compare.plots import draw
 from bench.compare.tables import Case, Comparison, cases, render, seen
 from bench.peers.registry import PEERS
@@ -87,10 +87,8 @@ def comparison() -> Comparison:
                 case("stall", "half-close", [], served=1),
                 missed=2,
             ),
-            Failed("it has ended"),
         ],
-        memory=Failed("too late"),
-        cost=Failed("too slow"),
+        failed=["cancel: it has ended", "memory: too late", "CPU: too slow"],
     )
     return Comparison(machine=Machine(), plan=Plan(["--rounds", "5"], [], ["--seconds", "2"]), results=[good, bad])
 
@@ -137,9 +135,8 @@ def test_nothing_was_measured(tmp_path: Path) -> None:
 
 
 def test_a_command_that_fails_is_no_figure() -> None:
-    found = measure_memory(PEERS["trioproxy"], ["--size", "nonsense"], "trioproxy")
-    assert isinstance(found, Failed)
-    assert "nonsense" in found.why
+    with pytest.raises(MeasureError, match="nonsense"):
+        measure_memory(PEERS["trioproxy"], ["--size", "nonsense"], "trioproxy")
 
 
 def test_cpu_needs_what_it_is_compared_with(capsys: pytest.CaptureFixture[str]) -> None:
