@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
+from click.core import ParameterSource
 
+from .engine_options import EngineOptions, engine_options, engine_plan, measure_engine
 from .outputs import FILE, Outputs, emit, options, output_options, parse_requirements
 
 _POSITIVE: Final = click.FloatRange(min=0, min_open=True)
@@ -81,6 +83,7 @@ class _Progress:
 @click.option("--late", "late_after", type=_POSITIVE, default=0.25, show_default=True, metavar="SECONDS")
 @click.option("--model", default="mock-model", show_default=True, metavar="NAME")
 @click.option("--header", "headers", metavar="'NAME: VALUE'", multiple=True, help="A further one of every request.")
+@engine_options
 @output_options
 @click.option("--records", type=FILE, help="Write one JSON line for each request, while the run goes on.")
 @click.option("--keep-payloads", is_flag=True, help="Keep request bodies in the records.")
@@ -119,15 +122,17 @@ def cancel(
     from .referee.cancel_document import document
     from .referee.cases import STAGES, WAYS, Pace, Stage, Upstream, Way, cases
     from .referee.crowd import crowd_cases
+    from .referee.engine_report import ENGINE
     from .referee.metrics import CANCEL
     from .referee.target import parse_command, parse_url
 
     extra = tuple(_header(one) for one in headers)
     outputs = Outputs.of(written)
-    required = parse_requirements(requirements, CANCEL)
+    engine = EngineOptions.of(written)
+    required = parse_requirements(requirements, CANCEL if engine.engine_metrics is None else ENGINE)
     if (proxy is None) == (proxy_cmd is None):
         raise click.UsageError("one of --proxy and --proxy-cmd is needed")
-    if proxy is not None and upstream_listen is None:
+    if proxy is not None and upstream_listen is None and engine.engine_metrics is None:
         raise click.UsageError("--proxy needs --upstream-listen HOST:PORT, where the proxy forwards to")
     try:
         address = None if proxy is None else parse_url(proxy, extra)
@@ -137,6 +142,30 @@ def cancel(
         command = None if proxy_cmd is None else parse_command(proxy_cmd)
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--proxy-cmd") from None
+    if engine.engine_metrics is not None:
+        given = click.get_current_context().get_parameter_source("model") is not ParameterSource.DEFAULT
+        measure_engine(
+            engine_plan(
+                engine,
+                proxy=address,
+                command=command,
+                stages=stages,
+                ways=ways,
+                fractions=fractions,
+                headers=extra,
+                engine_headers=tuple(_header(one) for one in engine.engine_headers),
+                model=model if given else None,
+                count=rounds,
+                size=size,
+                upload_size=upload_size,
+                watch=watch,
+                records=records,
+                keep_payloads=keep_payloads,
+            ),
+            required,
+            outputs,
+            _Progress(),
+        )
     chosen_stages = [Stage(one) for one in stages] or list(STAGES)
     chosen_ways = [Way(one) for one in ways] or list(WAYS)
     plan = CancelPlan(

@@ -102,9 +102,9 @@ class CancelRun:
         try:
             await self._run()
         except* TargetError as group:
-            self._error = str(_first(group))
+            self._error = str(first(group))
         except* OSError as group:
-            self._error = f"the system refuses what the tool needs: {_first(group)}"
+            self._error = f"the system refuses what the tool needs: {first(group)}"
 
     async def _run(self) -> None:
         plan = self._plan
@@ -120,7 +120,7 @@ class CancelRun:
             async with trio.open_nursery() as nursery:
                 upstream: tuple[str, int] = await nursery.start(server.serve, *plan.upstream_listen)
                 nursery.start_soon(own.run)
-                play = Play(_run_name(), payloads, index, plan.pace, plan.late_after)
+                play = Play(run_name(), payloads, index, plan.pace, plan.late_after)
                 direct = Address(host=_reachable(upstream[0]), port=upstream[1], headers=plan.headers)
                 async with self._target_of(upstream) as target:
                     self._target = target.address.url
@@ -150,7 +150,7 @@ class CancelRun:
         cpu = None if target.pid is None else cpu_ns(target.pid)
         began = trio.current_time()
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(_watch_target, target)
+            nursery.start_soon(watch_target, target)
             legs: dict[Leg, Address] = {"direct": direct, "proxy": target.address}
             await self._singles(play, legs)
             await self._crowds(play, legs)
@@ -264,13 +264,15 @@ def _order(item: tuple[tuple[Leg, Load, Case], list[Record]]) -> tuple[bool, boo
     return leg != "proxy", load != "single"
 
 
-async def _watch_target(target: Target) -> None:
+async def watch_target(target: Target) -> None:
+    """Raise ``TargetError`` as soon as the process of the target has ended; else until cancelled."""
     while True:
         target.check()
         await trio.sleep(_CHECK)
 
 
-def _run_name() -> str:
+def run_name() -> str:
+    """Makes the ids of a run its own."""
     return "b" + "".join(random.choices(string.ascii_lowercase + string.digits, k=6))
 
 
@@ -279,8 +281,9 @@ def _reachable(host: str) -> str:
     return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
 
 
-def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    first = group.exceptions[0]
-    if isinstance(first, BaseExceptionGroup):
-        return _first(cast("BaseExceptionGroup[BaseException]", first))
-    return first
+def first(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The first leaf of a group."""
+    found = group.exceptions[0]
+    if isinstance(found, BaseExceptionGroup):
+        return first(cast("BaseExceptionGroup[BaseException]", found))
+    return found
