@@ -26,6 +26,7 @@ from typing import Final, final
 import trio
 
 from trioproxy.bench.mock_connection import Connection
+from trioproxy.bench.mock_load import EngineLoad
 from trioproxy.bench.mock_record import Ledger, RequestRecord
 from trioproxy.bench.mock_request import Knobs, MockSettings
 from trioproxy.bench.mock_wire import SocketWire, StreamWire, Wire
@@ -73,6 +74,11 @@ class MockServer:
 
         Live: the records change as their requests go on, and the sequence as others come."""
         return self._ledger.records
+
+    @property
+    def load(self) -> EngineLoad:
+        """What ``/metrics`` says, live."""
+        return self._ledger.load
 
     async def wait_record(self, predicate: Callable[[RequestRecord], object]) -> RequestRecord:
         """Wait for a record that satisfies ``predicate`` and return the newest such.

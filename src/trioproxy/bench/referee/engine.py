@@ -125,14 +125,13 @@ class EngineRun:
             await watch.open()
             self._watch = watch
             with RecordWriter(plan.records) as self._writer:
-                async with trio.open_nursery() as nursery:
+                async with self._target_of() as target, trio.open_nursery() as nursery:
+                    self._target = target.address.url
                     nursery.start_soon(watch.run)
                     nursery.start_soon(self._own.run)
-                    async with self._target_of() as target:
-                        self._target = target.address.url
-                        nursery.start_soon(watch_target, target)
-                        await self._prepare(client, target)
-                        await self._measure(watch)
+                    nursery.start_soon(watch_target, target)
+                    await self._prepare(client, target)
+                    await self._measure(watch)
                     nursery.cancel_scope.cancel()
 
     @asynccontextmanager
