@@ -16,7 +16,7 @@ from trioproxy.bench.mock import MockServer
 CHUNK = 65536
 
 
-async def gateway(
+async def gateway(  # noqa: ASYNC114, ASYNC128 - started by _serve
     upstream: tuple[str, int],
     propagates: bool,
     *,
@@ -47,7 +47,7 @@ async def gateway(
     await _serve(serve, task_status)
 
 
-async def pages(
+async def pages(  # noqa: ASYNC114, ASYNC128 - started by _serve
     render: Callable[[], str],
     *,
     task_status: trio.TaskStatus[tuple[str, int]] = trio.TASK_STATUS_IGNORED,
@@ -65,12 +65,13 @@ async def pages(
     await _serve(serve, task_status)
 
 
-async def _serve(handler: Callable[[trio.SocketStream], object], task_status: trio.TaskStatus[tuple[str, int]]) -> None:
+# noqa
+async def _serve(handler: Callable[[trio.SocketStream], object], status: trio.TaskStatus[tuple[str, int]]) -> None:
     (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
     async with trio.open_nursery() as nursery:
         address = listener.socket.getsockname()
         nursery.start_soon(partial(trio.serve_listeners, handler, [listener]))  # type: ignore[arg-type]
-        task_status.started((address[0], address[1]))
+        status.started((address[0], address[1]))
 
 
 class StalePage:

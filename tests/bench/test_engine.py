@@ -70,7 +70,7 @@ async def setup(
     async with trio.open_nursery() as nursery:
         engine_scope = trio.CancelScope()
 
-        async def serve(*, task_status: trio.TaskStatus[tuple[str, int]]) -> None:
+        async def serve(*, task_status: trio.TaskStatus[tuple[str, int]]) -> None:  # noqa: ASYNC128 - by the server
             with engine_scope:
                 await server.serve(task_status=task_status)
 
@@ -87,7 +87,7 @@ async def play(plan: EnginePlan) -> EngineReport:
     run = EngineRun(plan, lambda _: None)
     with trio.fail_after(50):
         await run.run()
-    return run.report("0", {})
+    return run.report({})
 
 
 def outcomes(report: EngineReport, leg: str = "proxy") -> list[dict[str, int]]:

@@ -6,15 +6,14 @@ a command runs.
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any, Final
 
 import click
 from click.core import ParameterSource
 
-from .engine_options import EngineOptions, engine_options, engine_plan, measure_engine
-from .outputs import FILE, Outputs, emit, options, output_options, parse_requirements
+from .engine_options import EngineOptions, engine_options, engine_plan
+from .outputs import FILE, Outputs, output_options, parse_requirements
 
 _POSITIVE: Final = click.FloatRange(min=0, min_open=True)
 _STAGES: Final = ("uploading", "before-head", "early-head", "stall", "mid-stream", "after-last", "whole")
@@ -45,21 +44,6 @@ def _header(text: str) -> tuple[str, str]:
     return name.strip(), value.strip()
 
 
-class _Progress:
-    """One line on a terminal, written over again and again; nothing elsewhere."""
-
-    def __init__(self) -> None:
-        self._shown = sys.stderr.isatty()
-
-    def __call__(self, text: str) -> None:
-        if self._shown:
-            click.echo(f"\r\x1b[K{text[:98]}", err=True, nl=False)
-
-    def end(self) -> None:
-        if self._shown:
-            click.echo("\r\x1b[K", err=True, nl=False)
-
-
 @bench.command()
 @click.option("--proxy", metavar="URL", help="A proxy that forwards to --upstream-listen.")
 @click.option("--upstream-listen", metavar="HOST:PORT", help="Where to play the model server.")
@@ -73,6 +57,13 @@ class _Progress:
 @click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True, help="Requests of each case.")
 @click.option("--streams", type=click.IntRange(min=0), default=200, show_default=True, help="Of a mass disconnect.")
 @click.option("--survivors", type=click.IntRange(min=1), default=20, show_default=True, help="Beside them.")
+@click.option(
+    "--slots",
+    type=click.IntRange(min=0),
+    default=200,
+    show_default=True,
+    help="Sent at once, before and after.",
+)
 @click.option("--drain/--no-drain", default=True, help="Whether to see what --proxy-cmd does at SIGTERM.")
 @click.option("--body", "size", type=click.IntRange(min=1), default=4096, show_default=True, metavar="BYTES")
 @click.option("--upload", "upload_size", type=click.IntRange(min=1), default=1 << 20, show_default=True)
@@ -98,6 +89,7 @@ def cancel(
     rounds: int,
     streams: int,
     survivors: int,
+    slots: int,
     drain: bool,
     size: int,
     upload_size: int,
@@ -114,17 +106,17 @@ def cancel(
     **written: Any,
 ) -> None:
     """Let clients leave at every stage and in every way, and tell what the model server saw of it."""
-    import trio
-
-    from .. import __version__
     from ..process import raise_file_limit
+    from .referee import engine_document
     from .referee.cancel import CancelPlan, CancelRun
     from .referee.cancel_document import document
     from .referee.cases import STAGES, WAYS, Pace, Stage, Upstream, Way, cases
     from .referee.crowd import crowd_cases
+    from .referee.engine import EngineRun
     from .referee.engine_report import ENGINE
     from .referee.metrics import CANCEL
     from .referee.target import parse_command, parse_url
+    from .running import Progress, conclude
 
     extra = tuple(_header(one) for one in headers)
     outputs = Outputs.of(written)
@@ -144,28 +136,25 @@ def cancel(
         raise click.BadParameter(str(error), param_hint="--proxy-cmd") from None
     if engine.engine_metrics is not None:
         given = click.get_current_context().get_parameter_source("model") is not ParameterSource.DEFAULT
-        measure_engine(
-            engine_plan(
-                engine,
-                proxy=address,
-                command=command,
-                stages=stages,
-                ways=ways,
-                fractions=fractions,
-                headers=extra,
-                engine_headers=tuple(_header(one) for one in engine.engine_headers),
-                model=model if given else None,
-                count=rounds,
-                size=size,
-                upload_size=upload_size,
-                watch=watch,
-                records=records,
-                keep_payloads=keep_payloads,
-            ),
-            required,
-            outputs,
-            _Progress(),
+        chosen = engine_plan(
+            engine,
+            proxy=address,
+            command=command,
+            stages=stages,
+            ways=ways,
+            fractions=fractions,
+            headers=extra,
+            engine_headers=tuple(_header(one) for one in engine.engine_headers),
+            model=model if given else None,
+            count=rounds,
+            size=size,
+            upload_size=upload_size,
+            watch=watch,
+            records=records,
+            keep_payloads=keep_payloads,
         )
+        progress = Progress()
+        conclude(EngineRun(chosen, progress), engine_document.document, required, outputs, progress)
     chosen_stages = [Stage(one) for one in stages] or list(STAGES)
     chosen_ways = [Way(one) for one in ways] or list(WAYS)
     plan = CancelPlan(
@@ -184,6 +173,7 @@ def cancel(
         crowd_cases=crowd_cases(chosen_stages, chosen_ways) if streams else (),
         streams=streams,
         survivors=survivors,
+        slots=slots,
         drain=drain,
         size=size,
         upload_size=upload_size,
@@ -193,13 +183,5 @@ def cancel(
         keep_payloads=keep_payloads,
     )
     raise_file_limit()
-    progress = _Progress()
-    run = CancelRun(plan, progress)
-    try:
-        trio.run(run.run)
-    finally:
-        progress.end()
-    report = run.report(__version__, options(), outputs.label)
-    report.requirements = [one.check(report.metrics) for one in required]
-    emit(report, document(report), outputs)
-    sys.exit(report.status)
+    progress = Progress()
+    conclude(CancelRun(plan, progress), document, required, outputs, progress)

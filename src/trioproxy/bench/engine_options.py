@@ -6,21 +6,16 @@ the other kinds of run (cli.py, outputs.py); measuring (referee/engine.py), impo
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 import click
 
-from .outputs import Outputs, emit
-from .outputs import options as typed
-
 if TYPE_CHECKING:
     from .referee.client import Address
     from .referee.engine import EnginePlan
-    from .referee.require import Requirement
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -139,35 +134,6 @@ def engine_plan(
         records=records,
         keep_payloads=keep_payloads,
     )
-
-
-class _Progress(Protocol):
-    """Shows what is being done."""
-
-    def __call__(self, text: str) -> None: ...
-
-    def end(self) -> None: ...
-
-
-def measure_engine(
-    plan: EnginePlan, required: Sequence[Requirement], outputs: Outputs, progress: _Progress
-) -> NoReturn:
-    """Run, write what was found and exit."""
-    import trio
-
-    from .. import __version__
-    from .referee.engine import EngineRun
-    from .referee.engine_document import document
-
-    run = EngineRun(plan, progress)
-    try:
-        trio.run(run.run)
-    finally:
-        progress.end()
-    report = run.report(__version__, typed(), outputs.label)
-    report.requirements = [one.check(report.metrics) for one in required]
-    emit(report, document(report), outputs)
-    sys.exit(report.status)
 
 
 def _direct(options: EngineOptions, headers: tuple[tuple[str, str], ...]) -> Address | None:

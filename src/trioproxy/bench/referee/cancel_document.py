@@ -256,10 +256,13 @@ def _rest(report: CancelReport) -> Section:
         lines.append(_drain(report.drain))
     if report.tasks is not None:
         lines.append(_tasks(report.tasks))
+    if len(report.served_at_once) > 1:
+        before, after = report.served_at_once[0], report.served_at_once[-1]
+        lines.append(f"requests served at the same time: {before} before the first abort, {after} after the last")
     if report.proxy_cpu_share is not None:
         lines.append(f"the proxy used {report.proxy_cpu_share:.0%} of a processor")
     lines.append(f"the tool: {own(report)}")
-    return Section(title="The drain, and the tool itself", lines=lines)
+    return Section(title="Slots, drain, and the tool itself", lines=lines)
 
 
 def _drain(result: DrainResult) -> str:

@@ -29,7 +29,9 @@ _PROBE_RATE: Final = 50.0
 _PROBE_TOKENS: Final = 2
 _AT_ONCE: Final = 64
 """Streams that connect and upload at a time."""
-_SETTLE: Final = 0.2
+_TOKEN_RATE: Final = 1500.0
+"""Tokens per second that a crowd has at most, all its streams together."""
+_SETTLE: Final = 0.4
 _GATHERING: Final = 20.0
 """Seconds for all streams to come to their stage."""
 
@@ -59,7 +61,7 @@ class _Probe:
 class Crowd:
     """Plays one mass disconnect."""
 
-    __slots__ = ("_address", "_leg", "_members", "_plan", "_play", "_probes", "_survivors")
+    __slots__ = ("_address", "_leg", "_members", "_plan", "_play", "_probes", "_survivors", "left")
 
     def __init__(self, play: Play, plan: CrowdPlan, leg: Leg, address: Address) -> None:
         self._play = play
@@ -69,6 +71,8 @@ class Crowd:
         self._members: list[Request] = []
         self._survivors: list[Request] = []
         self._probes: list[_Probe] = []
+        self.left: float | None = None
+        """When the first of them left."""
 
     async def run(self) -> tuple[CrowdResult, list[Record]]:
         """Play it; the result and the records of all but the probes. Cancelled, every connection is closed."""
@@ -77,6 +81,10 @@ class Crowd:
         finally:
             for request in (*self._members, *self._survivors):
                 request.close()
+
+    def known(self) -> list[Record]:
+        """The records of those whose abort the model server has seen, of a crowd that was cancelled before its end."""
+        return [request.record() for request in self._members if request.seen]
 
     async def _run(self) -> tuple[CrowdResult, list[Record]]:
         plan, pace = self._plan, self._play.pace
@@ -89,7 +97,9 @@ class Crowd:
             case Stage.STALL | Stage.AFTER_LAST:
                 hold = {"stall": wait}
             case _:
-                hold = {"tokens": int((wait + 2 * pace.watch) / pace.interval)}
+                # Slow enough for the tool, which is both ends of every stream, not to be what is measured.
+                interval = max(pace.interval, plan.streams / _TOKEN_RATE)
+                hold = {"interval": interval, "tokens": int((wait + 2 * pace.watch) / interval)}
         self._members = [self._request(plan.case, hold) for _ in range(plan.streams)]
         async with trio.open_nursery() as nursery:
             async with trio.open_nursery() as gathering:
@@ -97,7 +107,7 @@ class Crowd:
                 for request in self._members:
                     gathering.start_soon(self._gather, request, limit, nursery)
             await self._survive(nursery)
-            left = time.monotonic()
+            left = self.left = time.monotonic()
             for request in self._members:
                 request.leave()
             await trio.sleep(WINDOW)
@@ -116,10 +126,10 @@ class Crowd:
         return Request(self._play, case, self._leg, "crowd", self._address, self._plan.size, more=more)
 
     async def _gather(self, request: Request, limit: trio.CapacityLimiter, nursery: trio.Nursery) -> None:
-        async with limit:
-            with trio.move_on_after(_GATHERING):
+        with trio.move_on_after(_GATHERING):
+            async with limit:
                 await request.begin()
-                await request.reach()
+            await request.reach()
         nursery.start_soon(request.stay)
 
     async def _survive(self, nursery: trio.Nursery) -> None:

@@ -18,7 +18,7 @@ import httpx
 import trio
 
 from ...upstream.pool_transport import PoolTransport
-from .cancel import GIVE_UP, Progress, first, run_name, watch_target
+from .cancel import GIVE_UP, Progress, first, records_file, run_name, watch_target
 from .cases import CONTROL_TOKENS, Case, Stage, Way
 from .client import Address
 from .engine_judge import EngineOutcome, GroupFacts, GroupVerdict, judge
@@ -29,7 +29,7 @@ from .engine_report import EngineCase, EngineFacts, EngineReport, controls, over
 from .engine_rest import Rest
 from .engine_watch import EngineWatch
 from .metrics import Spread
-from .records import Leg, RecordWriter
+from .records import Leg
 from .report import Machine, difference, void
 from .target import Target, TargetError, started, wait_listening
 from .usage import OwnWatch
@@ -118,13 +118,17 @@ class EngineRun:
         except* OSError as group:
             self._error = f"the system refuses what the tool needs: {first(group)}"
 
+    def interrupted(self, by: str) -> None:
+        """Somebody has cancelled it."""
+        self._error = f"interrupted by {by}; what had been found until then is reported"
+
     async def _run(self) -> None:
         plan = self._plan
         async with httpx.AsyncClient(transport=PoolTransport(), timeout=_TIMEOUT) as client:
             watch = EngineWatch(client, plan.metrics_url, plan.engine_headers, plan.poll)
             await watch.open()
             self._watch = watch
-            with RecordWriter(plan.records) as self._writer:
+            with records_file(plan.records) as self._writer:
                 async with self._target_of() as target, trio.open_nursery() as nursery:
                     self._target = target.address.url
                     nursery.start_soon(watch.run)
@@ -305,7 +309,7 @@ class EngineRun:
 
     # ---- the report
 
-    def report(self, version: str, options: dict[str, object], label: str = "") -> EngineReport:
+    def report(self, options: dict[str, object], label: str = "") -> EngineReport:
         """What has been found so far, judged by nobody yet: requirements are the caller's."""
         resolution = Spread.of([] if self._watch is None else self._watch.gaps_ms())
         cases = [controls(name, leg.stayed) for name, leg in self._legs.items() if leg.stayed] + self._cases
@@ -315,14 +319,14 @@ class EngineRun:
         return EngineReport(
             target=self._target,
             label=label,
-            machine=Machine(version=version),
+            machine=Machine(),
             options=options,
             metrics=proxy,
             direct=direct,
             difference=difference(proxy, direct) if direct else {},
             own=own,
             error=self._error,
-            void=void(own),
+            void=void(own) if cases else None,
             engine=self._engine_facts(resolution),
             cases=cases,
             notes=self._notes,

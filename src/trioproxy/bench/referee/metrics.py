@@ -55,6 +55,12 @@ CANCEL: Final = (
     Definition("survivor_itl_added_ms", "ms", "its excess over the 99th percentile of the second before that"),
     Definition("loop_stall_ms", "ms", "the longest answer to a fixed-rate probe within 1 s of a mass disconnect"),
     Definition("lost_probes", "requests", "of that probe, that were not answered or not whole"),
+    Definition(
+        "served_at_once",
+        "requests",
+        "of --slots sent at once, with the model server at the same time, after all aborts",
+    ),
+    Definition("lost_slots", "requests", "by which that is less than it was before the first abort"),
     Definition("drain_idle_ms", "ms", "from SIGTERM to the end of a proxy with nothing in flight"),
     Definition("drain_busy_ms", "ms", "from the end of the last of some streams to that of a proxy draining them"),
     Definition("drain_cut", "requests", "of those streams, cut by the drain although they end within a second"),

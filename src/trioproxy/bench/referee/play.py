@@ -15,10 +15,10 @@ import trio
 
 from .cases import MID_STREAM_TOKENS, Case, Pace, Stage, Way, knobs, streamed
 from .client import Address, Client, Times
-from .index import Index
+from .index import Index, is_over
 from .join import ClientFacts, judge
 from .payloads import Payload, Payloads
-from .records import RECEIVED_KEPT, Leg, Load, Record
+from .records import CANNOT_CONNECT, RECEIVED_KEPT, Leg, Load, Record
 from .responses import Response
 
 _ARRIVAL: Final = 0.2
@@ -61,6 +61,7 @@ class Request:
 
     __slots__ = (
         "_failed",
+        "_interval",
         "_kept",
         "_play",
         "_tokens_at_leave",
@@ -97,6 +98,7 @@ class Request:
         self.payload: Payload = play.payloads.payload(
             self.id, size, knobs=asked, stream=streamed(case), parent_id=parent_id
         )
+        self._interval = float(str(asked["interval"]))
         self._kept = b"".join(self.payload.parts).decode() if self.payload.keep else None
         self.response = Response(self.id, keep=RECEIVED_KEPT)
         self.client: Client | None = None
@@ -114,13 +116,19 @@ class Request:
         """Whether it did not come to its stage."""
         return self._failed is not None
 
+    @property
+    def seen(self) -> bool:
+        """Whether its client has left and the model server knows it."""
+        records = self._play.index.seen(self.id)
+        return self.times is not None and self.times.left is not None and bool(records) and all(map(is_over, records))
+
     async def begin(self) -> None:
         """Connect and send, a part of the body if the case is about uploading. Closed by ``record``."""
         self._play.index.expect(self.id)
         try:
             client = self.client = await Client.connect(self.address, self.response)
         except OSError as error:
-            self._failed = f"cannot connect to {self.address.authority}: {error.strerror or error}"
+            self._failed = f"{CANNOT_CONNECT} to {self.address.authority}: {error.strerror or error}"
             return
         length = int(self.payload.length * self.case.fraction)
         with trio.move_on_after(self._play.pace.patience):
@@ -137,7 +145,7 @@ class Request:
             return
         pace = self._play.pace
         stage = self.case.stage
-        with trio.move_on_after(pace.patience + pace.prefill):
+        with trio.move_on_after(pace.patience + pace.prefill + MID_STREAM_TOKENS * self._interval):
             await trio.lowlevel.checkpoint()
             match stage:
                 case Stage.UPLOADING:

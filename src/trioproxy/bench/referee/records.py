@@ -19,6 +19,9 @@ from .cases import Stage, Upstream, Way
 RECEIVED_KEPT: Final = 16 * 1024
 """Bytes of an answer that are kept of a request whose client left."""
 
+CANNOT_CONNECT: Final = "cannot connect"
+"""How the reason of a request begins whose client could not."""
+
 Leg = Literal["direct", "proxy"]
 Load = Literal["single", "crowd"]
 
@@ -99,6 +102,21 @@ class Record(msgspec.Struct, kw_only=True, omit_defaults=False):
     server_abandoned: float | None = None
     server_finished: float | None = None
     server_tokens: int = 0
+
+    @property
+    def unconnected(self) -> bool:
+        """Whether its client could not connect."""
+        return self.outcome is Outcome.FAILED and self.why is not None and self.why.startswith(CANNOT_CONNECT)
+
+    @property
+    def over(self) -> bool:
+        """Whether nobody has to do anything for it any more: the client is done and the model server knows it."""
+        return self.outcome in _OVER
+
+
+_OVER: Final = frozenset(
+    {Outcome.SEEN, Outcome.LATE, Outcome.NEVER_REACHED, Outcome.COMPLETED, Outcome.SERVED, Outcome.WHOLE}
+)
 
 
 class Kept(Protocol):

@@ -6,6 +6,7 @@ here: how it is shown (text.py, markdown.py, junit.py, html.py).
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import platform
 import time
@@ -15,7 +16,7 @@ import msgspec
 
 from .metrics import CaseResult, Metrics, Spread
 from .require import Finding
-from .usage import OwnUsage, processor
+from .usage import OwnPhase, OwnUsage, processor
 
 EXIT_OK: Final = 0
 EXIT_UNMET: Final = 1
@@ -34,7 +35,7 @@ class Machine(msgspec.Struct, frozen=True):
     processors: int = msgspec.field(default_factory=lambda: len(os.sched_getaffinity(0)))
     """That this process may use."""
     python: str = platform.python_version()
-    version: str = ""
+    version: str = importlib.metadata.version("trioproxy")
     """Of trioproxy."""
     date: str = msgspec.field(default_factory=lambda: time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
 
@@ -121,6 +122,8 @@ class CancelReport(Report, kw_only=True):
     crowds: list[CrowdResult] = []
     drain: DrainResult | None = None
     tasks: TasksAlive | None = None
+    served_at_once: list[int] = []
+    """Of ``--slots`` requests sent at once, those with the model server at the same time: before and after."""
     proxy_cpu_share: float | None = None
     """Of one processor, over the run; null for a proxy whose process is not known."""
 
@@ -141,18 +144,36 @@ def difference(proxy: Metrics, direct: Metrics) -> Metrics:
     return found
 
 
-MAX_LATENESS_MS: Final = 50.0
-MAX_CPU_SHARE: Final = 0.95
+MAX_LATENESS_MS: Final = 25.0
+"""Of the tool's timers, 99th percentile, in a part of a run whose times are reported."""
+MAX_CPU_SHARE: Final = 0.9
+"""Of one processor, in such a part: the tool is one thread."""
+MIN_AVAILABLE: Final = 0.02
+"""Of the machine's memory."""
+MAX_SWAPPED: Final = 16 << 20
+"""Bytes of the tool."""
 
 
 def void(own: OwnUsage) -> str | None:
-    """Why a tool that used this much must not be believed; None if it may."""
-    late = own.lateness_ms.p99
-    if late is not None and late > MAX_LATENESS_MS:
+    """Why a tool that used this much must not be believed, and what to do; None if it may."""
+    parts = own.phases or [OwnPhase(name="the run", lateness_ms=own.lateness_ms, cpu_share=own.cpu_share)]
+    for part in parts:
+        late = part.lateness_ms.p99
+        if late is not None and late > MAX_LATENESS_MS:
+            return (
+                f"{part.name}: the tool's own timers were {late:.0f} ms late (99th percentile; {MAX_LATENESS_MS:g} ms"
+                " may be), so that its times are not the proxy's. End what else runs here, or ask for fewer --streams"
+            )
+        if part.cpu_share > MAX_CPU_SHARE:
+            return (
+                f"{part.name}: the tool itself used {part.cpu_share:.0%} of a processor ({MAX_CPU_SHARE:.0%} may be)."
+                " Ask for fewer --streams or a longer --interval"
+            )
+    if own.swapped_bytes > MAX_SWAPPED:
+        return f"{own.swapped_bytes >> 20} MiB of the tool were swapped out. Free memory, or ask for fewer --streams"
+    if own.least_available is not None and own.least_available < MIN_AVAILABLE:
         return (
-            f"the tool's own timers were {late:.0f} ms late (99th percentile; {MAX_LATENESS_MS:g} ms may be): the"
-            " machine is too busy, or there are too many streams for it"
+            f"only {own.least_available:.1%} of the machine's memory was left ({MIN_AVAILABLE:.0%} must be)."
+            " Free memory, or ask for fewer --streams"
         )
-    if own.cpu_share > MAX_CPU_SHARE:
-        return f"the tool itself used {own.cpu_share:.0%} of a processor: fewer streams, or a longer interval"
     return None

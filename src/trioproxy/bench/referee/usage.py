@@ -6,6 +6,8 @@ Linux only but for the watch.
 
 from __future__ import annotations
 
+import array
+import bisect
 import platform
 import re
 import time
@@ -20,6 +22,8 @@ from .metrics import Spread
 _CPUCLOCK_SCHED: Final = 2
 _PSS: Final = re.compile(r"^Pss_(?:Anon|Shmem):\s+([0-9]+) kB$", re.MULTILINE)
 _TICK: Final = 0.005
+_MEMORY_EVERY: Final = 100
+_MEMINFO: Final = Path("/proc/meminfo")
 
 
 def tree(pid: int) -> list[int]:
@@ -80,6 +84,14 @@ def processor() -> str:
     return platform.machine() if match is None else match[1]
 
 
+class OwnPhase(msgspec.Struct, frozen=True, kw_only=True):
+    """The tool in a part of a run whose times are reported."""
+
+    name: str
+    lateness_ms: Spread
+    cpu_share: float
+
+
 class OwnUsage(msgspec.Struct, frozen=True, kw_only=True):
     """What the tool itself took: figures of a tool that is late or busy are its own, not the proxy's."""
 
@@ -89,18 +101,26 @@ class OwnUsage(msgspec.Struct, frozen=True, kw_only=True):
     """Of one processor, over the run."""
     peak_rss_bytes: int
     seconds: float
+    phases: list[OwnPhase] = []
+    swapped_bytes: int = 0
+    """Of the tool, at the end."""
+    least_available: float | None = None
+    """The least share of the machine's memory that was to be had; null where the system does not tell."""
 
 
 @final
 class OwnWatch:
     """Watches this process; run ``run`` in a task for as long as is to be watched."""
 
-    __slots__ = ("_cpu", "_late", "_started")
+    __slots__ = ("_available", "_cpu", "_late", "_phases", "_started", "_times")
 
     def __init__(self) -> None:
-        self._late: list[float] = []
+        self._times = array.array("d")
+        self._late = array.array("d")
+        self._cpu = array.array("d", [time.process_time()])
         self._started = time.monotonic()
-        self._cpu = time.process_time()
+        self._phases: list[OwnPhase] = []
+        self._available: float | None = None
 
     async def run(self) -> None:
         """Take notes until cancelled."""
@@ -108,21 +128,53 @@ class OwnWatch:
             due = trio.current_time() + _TICK
             await trio.sleep_until(due)
             self._late.append((trio.current_time() - due) * 1000)
+            self._times.append(time.monotonic())
+            self._cpu.append(time.process_time())
+            if len(self._late) % _MEMORY_EVERY == 1:
+                self._look_at_memory()
+
+    def note(self, name: str, start: float, end: float) -> None:
+        """Between these times of the monotonic clock something was measured."""
+        first, last = bisect.bisect_left(self._times, start), bisect.bisect_right(self._times, end)
+        used = self._cpu[min(last, len(self._cpu) - 1)] - self._cpu[min(first, len(self._cpu) - 1)]
+        phase = OwnPhase(
+            name=name,
+            lateness_ms=Spread.of(self._late[first:last]),
+            cpu_share=used / max(end - start, 1e-9),
+        )
+        self._phases.append(phase)
 
     def usage(self) -> OwnUsage:
         """So far."""
         seconds = max(time.monotonic() - self._started, 1e-9)
         return OwnUsage(
             lateness_ms=Spread.of(self._late),
-            cpu_share=(time.process_time() - self._cpu) / seconds,
-            peak_rss_bytes=_peak_rss(),
+            cpu_share=(time.process_time() - self._cpu[0]) / seconds,
+            peak_rss_bytes=_own_status("VmHWM"),
             seconds=seconds,
+            phases=list(self._phases),
+            swapped_bytes=_own_status("VmSwap"),
+            least_available=self._available,
         )
 
+    def _look_at_memory(self) -> None:
+        share = _available_share()
+        if share is not None:
+            self._available = share if self._available is None else min(share, self._available)
 
-def _peak_rss() -> int:
+
+def _available_share() -> float | None:
     try:
-        match = re.search(r"^VmHWM:\s+([0-9]+) kB$", Path("/proc/self/status").read_text(), re.MULTILINE)
+        found = dict(re.findall(r"^(MemTotal|MemAvailable):\s+([0-9]+) kB$", _MEMINFO.read_text(), re.MULTILINE))
+        return int(found["MemAvailable"]) / int(found["MemTotal"])
+    except (OSError, KeyError):
+        return None
+
+
+def _own_status(name: str) -> int:
+    """A figure of this process in bytes; 0 where the system does not tell."""
+    try:
+        match = re.search(rf"^{name}:\s+([0-9]+) kB$", Path("/proc/self/status").read_text(), re.MULTILINE)
     except OSError:
         return 0
     return 0 if match is None else 1024 * int(match[1])
