@@ -65,7 +65,6 @@ async def pages(  # noqa: ASYNC114, ASYNC128 - started by _serve
     await _serve(serve, task_status)
 
 
-# noqa
 async def _serve(handler: Callable[[trio.SocketStream], object], status: trio.TaskStatus[tuple[str, int]]) -> None:
     (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
     async with trio.open_nursery() as nursery:

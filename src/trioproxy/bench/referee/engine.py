@@ -30,7 +30,7 @@ from .engine_rest import Rest
 from .engine_watch import EngineWatch
 from .metrics import Spread
 from .records import Leg
-from .report import Machine, difference, void
+from .report import Machine, difference
 from .target import Target, TargetError, started, wait_listening
 from .usage import OwnWatch
 
@@ -182,7 +182,7 @@ class EngineRun:
 
     async def _measure(self, watch: EngineWatch) -> None:
         plan = self._plan
-        rest = Rest(watch, self._refresh, shared=plan.shared, patience=self._pace.patience)
+        rest = Rest(watch, self._refresh, shared=plan.shared, pace=self._pace)
         self._progress("is the engine at rest?")
         await rest.first_look()
         for name in _LEGS:
@@ -326,7 +326,6 @@ class EngineRun:
             difference=difference(proxy, direct) if direct else {},
             own=own,
             error=self._error,
-            void=void(own) if cases else None,
             engine=self._engine_facts(resolution),
             cases=cases,
             notes=self._notes,

@@ -18,6 +18,7 @@ import trio
 
 from .engine_judge import Level
 from .engine_metrics import EngineError, Sample
+from .engine_play import EnginePace
 from .engine_watch import EngineWatch
 
 FIRST_LOOK: Final = 1.0
@@ -25,7 +26,7 @@ FIRST_LOOK: Final = 1.0
 CALM: Final = 0.2
 """Seconds for which it must be at rest before the next group."""
 BELATED: Final = 0.3
-"""Seconds in which counters of our own last requests may still grow."""
+"""Seconds in which counters of our own last requests may still grow; at least twice the time to a first token."""
 SUSPECT: Final = 0.5
 """Seconds without any work counted, after which gauges that are up are suspected of standing still."""
 
@@ -47,16 +48,16 @@ class Rest:
     """Watches over what is ours on an engine and what is not.
 
     :param refresh: plays a request of one token; see above.
-    :param patience: seconds for the engine to come to rest.
+    :param pace: how fast the engine is, as it becomes known.
     """
 
-    __slots__ = ("_patience", "_refresh", "_shared", "_watch", "level", "owed")
+    __slots__ = ("_pace", "_refresh", "_shared", "_watch", "level", "owed")
 
-    def __init__(self, watch: EngineWatch, refresh: Refresh, *, shared: bool, patience: float) -> None:
+    def __init__(self, watch: EngineWatch, refresh: Refresh, *, shared: bool, pace: EnginePace) -> None:
         self._watch = watch
         self._refresh = refresh
         self._shared = shared
-        self._patience = patience
+        self._pace = pace
         self.level = Level()
         self.owed = False
         """Whether requests of ours may still be at work whose clients have left."""
@@ -103,18 +104,18 @@ class Rest:
         :raises EngineError: it does not come to rest in time.
         """
         if self._shared:
-            with trio.move_on_after(self._patience if self.owed else 0):
+            with trio.move_on_after(self._pace.patience if self.owed else 0):
                 await self._watch.until(lambda sample: sample.busy <= self.level.busy)
             self.owed = False
             return await self._look()
-        with trio.move_on_after(self._patience):
+        with trio.move_on_after(self._pace.patience):
             await self._calm()
             self.owed = False
             return self.level
         last = self._watch.last
         raise EngineError(
-            f"the engine has not come to rest in {self._patience:g} s: {last.busy:g} requests are running or waiting,"
-            " though all of ours must be over"
+            f"the engine has not come to rest in {self._pace.patience:g} s: {last.busy:g} requests are running or"
+            " waiting, though all of ours must be over"
         )
 
     async def _calm(self) -> None:
@@ -124,7 +125,7 @@ class Rest:
             sample = await self._watch.until(lambda _: True)
             if sample.work != previous.work:
                 still = sample.at
-                belated = sample.asked - began.at <= BELATED
+                belated = sample.asked - began.at <= max(BELATED, 2 * self._pace.ttft)
                 if not self.owed and not belated and self._watch.engine.timely:
                     raise ForeignError("work was counted while none of ours was there")
             previous = sample
