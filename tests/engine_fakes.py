@@ -74,18 +74,19 @@ async def _serve(handler: Callable[[trio.SocketStream], object], status: trio.Ta
 
 
 class StalePage:
-    """vLLM's page of before its #29928 was fixed: gauges stand still unless there is a step that does something."""
+    """vLLM's page of before its #29928 was fixed: when all requests were aborted, the gauges stay as they were."""
 
     def __init__(self, server: MockServer) -> None:
         self._server = server
-        self._work: tuple[int, int] | None = None
+        self._ended = 0
         self._running = 0
 
     def __call__(self) -> str:
         load = self._server.load
-        work = load.generation_tokens, load.prompt_tokens
-        if work != self._work:
-            self._work, self._running = work, load.running
+        ended = sum(load.finished.values())
+        if load.running or ended != self._ended:
+            self._running = load.running
+        self._ended = ended
         return (
             f"vllm:num_requests_running {self._running}\n"
             f"vllm:generation_tokens_total {load.generation_tokens}\nvllm:prompt_tokens_total {load.prompt_tokens}\n"

@@ -26,7 +26,8 @@ def bench() -> None:
     """Judge an HTTP proxy in front of a model server: what it wastes when clients leave, what it holds while they wait.
 
     The proxy is one that runs already (--proxy URL) and forwards to the address where this tool then plays the model
-    server (--upstream-listen HOST:PORT), or a command that is started and stopped (--proxy-cmd).
+    server (--upstream-listen HOST:PORT), or a command that is started and stopped (--proxy-cmd). Or it is a gateway in
+    front of a real engine, whose metrics are watched (cancel --engine-metrics URL).
     """
 
 

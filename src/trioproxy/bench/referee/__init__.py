@@ -11,5 +11,6 @@ and is known by its address alone. Does not live here: anything of the proxy's o
 | records, metrics, require | facts of a request, figures over many, conditions on figures |
 | target, usage | the proxy under test, what processes use |
 | cancel, crowd, drain, memory, engine | the measurements |
+| engine_metrics, engine_watch, engine_rest, engine_play, engine_judge | a real engine, and what it tells |
 | text, markdown, junit, html, plots | how results are told |
 """

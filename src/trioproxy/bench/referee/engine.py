@@ -198,7 +198,7 @@ class EngineRun:
                 self._give_up(name, leg)
 
     async def _refresh(self) -> None:
-        """A request of one token, past the gateway if that can be, so that the engine makes a step."""
+        """Play a request of one token, past the gateway if that can be, so that the engine makes a step."""
         leg = self._legs.get("direct") or self._legs["proxy"]
         request = self._request(leg, _WHOLE, 64, 1)
         try:
@@ -255,7 +255,7 @@ class EngineRun:
         requests = [self._request(leg, case, size, asked) for _ in range(plan.count)]
         try:
             await gather(requests, pace)
-            if case.stage is Stage.MID_STREAM:
+            if case.stage in (Stage.MID_STREAM, Stage.WHOLE):
                 await watch.fresh()  # tokens since the last page would count as made for nobody
             leaving = watch.last
             seen = sum(request.response.tokens for request in requests)

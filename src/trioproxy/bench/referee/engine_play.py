@@ -31,6 +31,8 @@ ENGINE_STAGES: Final = (Stage.UPLOADING, Stage.BEFORE_HEAD, Stage.EARLY_HEAD, St
 """Those that an engine can be brought to: it neither stalls nor waits after its last token when told to."""
 _UPLOAD_DWELL: Final = 0.1
 """Seconds in which a part of a body comes to where it is held."""
+_LASTING: Final = 3
+"""Times what is watched: an answer's length. The pace at which clients that stayed got theirs may have been slow."""
 _LINE: Final = "All work and no play makes a prompt. "
 
 
@@ -75,10 +77,7 @@ class Asking(msgspec.Struct, kw_only=True, frozen=True):
 
 @final
 class EngineRequest:
-    """One request, in steps: ``reach``, ``leave``, ``close``; or ``finish`` for one that stays.
-
-    :param stay: seconds that it may take to its whole answer, if it stays.
-    """
+    """One request, in steps: ``reach``, ``leave``, ``close``; or ``finish`` for one that stays."""
 
     __slots__ = ("address", "case", "client", "failed", "id", "kept", "passed", "payload", "response")
 
@@ -105,8 +104,10 @@ class EngineRequest:
             match self.case.stage:
                 case Stage.UPLOADING:
                     await self._read_for(_UPLOAD_DWELL)
-                case Stage.BEFORE_HEAD | Stage.WHOLE:
+                case Stage.BEFORE_HEAD:
                     await self._read_for(pace.ttft / 2)
+                case Stage.WHOLE:
+                    await self._read_for(1.5 * pace.ttft + MID_STREAM_TOKENS * pace.gap)
                 case Stage.EARLY_HEAD:
                     await client.read_until(lambda response: response.status is not None)
                     await self._read_for(pace.ttft / 4)
@@ -233,4 +234,4 @@ async def leave_all(requests: Sequence[EngineRequest], pace: EnginePace) -> floa
 
 def lasting(pace: EnginePace, most: int | None) -> int:
     """How many tokens last longer than is watched; ``most`` if it is given."""
-    return most or min(8192, 2 * MID_STREAM_TOKENS + math.ceil(1.5 * pace.watch / max(pace.gap, 0.001)))
+    return most or min(8192, 2 * MID_STREAM_TOKENS + math.ceil(_LASTING * pace.watch / max(pace.gap, 0.001)))
