@@ -194,7 +194,7 @@ async def read_request(client: trio.SocketStream) -> Request | None:
     return data
 
 
-async def serve(
+async def serve(  # noqa: ASYNC128 - what it calls does that
     name: str, upstream: tuple[str, int], *, task_status: trio.TaskStatus[tuple[str, int]] = trio.TASK_STATUS_IGNORED
 ) -> None:
     """Run one of the proxies in front of ``upstream``, as ``measure`` wants it."""

@@ -98,7 +98,7 @@ async def test_both_say_http_1_1() -> None:
 @pytest.mark.parametrize(
     ("server", "client", "name", "reason"),
     [
-        ("good", "system", NAME, "the certificate is not valid: unable to get local issuer certificate"),
+        ("good", "system", NAME, "the certificate is not valid: its issuer is not trusted"),
         ("expired", "trusting", NAME, "the certificate is not valid: certificate has expired"),
         (
             "other_name",
@@ -281,7 +281,7 @@ def test_a_certificate_is_read_again_or_stays_as_it_was(tmp_path: Path) -> None:
     second = tls.context
     assert second is not first
     chain.write_text("nonsense")
-    with pytest.raises(OSError, match="cannot find a PEM certificate and its key"):
+    with pytest.raises(OSError, match=r"there is no PEM certificate in .*chain"):
         tls.reload()
     assert tls.context is second
 
@@ -298,8 +298,16 @@ def test_what_a_certificate_cannot_be_read_from(tmp_path: Path) -> None:
     authority().client.private_key_pem.write_to_path(str(other))
     with pytest.raises(OSError, match="does not belong to the certificate"):
         ServerTls(chain, other)
-    with pytest.raises(OSError, match="cannot find a PEM certificate and its key"):
+    with pytest.raises(OSError, match=r"there is no PEM key in .*; is it in another file"):
         ServerTls(chain)
+    with pytest.raises(OSError, match=r"there is no PEM key in .*chain.pem'$"):
+        ServerTls(chain, chain)
+    with pytest.raises(OSError, match=r"there is no PEM certificate in .*key"):
+        ServerTls(key, chain)
+    damaged = tmp_path / "damaged.pem"
+    damaged.write_text("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n")
+    with pytest.raises(OSError, match=r"the certificate or the key in .*damaged.pem.* is damaged"):
+        ServerTls(damaged, key)
     with pytest.raises(OSError, match="has no PEM certificates in it"):
         client_context(ca=key)
     with pytest.raises(OSError, match="cannot read"):

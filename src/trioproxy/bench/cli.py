@@ -46,34 +46,59 @@ def _header(text: str) -> tuple[str, str]:
 
 
 @bench.command()
-@click.option("--proxy", metavar="URL", help="A proxy that forwards to --upstream-listen.")
+@click.option("--proxy", metavar="URL", help="A proxy that runs already and forwards to --upstream-listen.")
 @click.option("--upstream-listen", metavar="HOST:PORT", help="Where to play the model server.")
 @click.option("--proxy-cmd", metavar="COMMAND", help="Starts a proxy; {listen} and {upstream} are filled in.")
-@click.option("--stage", "stages", type=click.Choice(_STAGES), multiple=True, help="Default: all.")
-@click.option("--way", "ways", type=click.Choice(_WAYS), multiple=True, help="Default: all.")
+@click.option("--stage", "stages", type=click.Choice(_STAGES), multiple=True, help="Where to leave. Default: all.")
+@click.option("--way", "ways", type=click.Choice(_WAYS), multiple=True, help="How to leave. Default: all.")
 @click.option(
     "--upstream", "upstreams", type=click.Choice(_UPSTREAMS), multiple=True, help="At a disconnect. Default: stops."
 )
-@click.option("--fraction", "fractions", type=click.FloatRange(0, 1, max_open=True), multiple=True, default=(0.5,))
-@click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True, help="Requests of each case.")
-@click.option("--streams", type=click.IntRange(min=0), default=200, show_default=True, help="Of a mass disconnect.")
-@click.option("--survivors", type=click.IntRange(min=1), default=20, show_default=True, help="Beside them.")
 @click.option(
-    "--slots",
+    *("--fraction", "fractions"),
+    type=click.FloatRange(0, 1, max_open=True),
+    multiple=True,
+    default=(0.5,),
+    show_default=True,
+    help="Of the body, sent before leaving while uploading.",
+)
+@click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True, help="Requests of each case.")
+@click.option(
+    *("--streams", "streams"),
     type=click.IntRange(min=0),
     default=200,
     show_default=True,
-    help="Sent at once, before and after.",
+    help="Of each mass disconnect; 0 for none.",
 )
-@click.option("--drain/--no-drain", default=True, help="Whether to see what --proxy-cmd does at SIGTERM.")
-@click.option("--body", "size", type=click.IntRange(min=1), default=4096, show_default=True, metavar="BYTES")
-@click.option("--upload", "upload_size", type=click.IntRange(min=1), default=1 << 20, show_default=True)
-@click.option("--prefill", type=_POSITIVE, default=0.5, show_default=True, metavar="SECONDS")
-@click.option("--stall", type=_POSITIVE, default=0.5, show_default=True, metavar="SECONDS")
-@click.option("--interval", type=_POSITIVE, default=0.02, show_default=True, metavar="SECONDS")
-@click.option("--watch", type=_POSITIVE, default=2.0, show_default=True, metavar="SECONDS")
-@click.option("--late", "late_after", type=_POSITIVE, default=0.25, show_default=True, metavar="SECONDS")
-@click.option("--model", default="mock-model", show_default=True, metavar="NAME")
+@click.option(
+    "--survivors", type=click.IntRange(min=1), default=20, show_default=True, help="Streams that stay beside them."
+)
+@click.option(
+    *("--slots", "slots"),
+    type=click.IntRange(min=0),
+    default=200,
+    show_default=True,
+    help="Requests sent at once before and after, to find lost slots; 0 for none.",
+)
+@click.option("--drain/--no-drain", default=True, show_default=True, help="See what --proxy-cmd does at SIGTERM.")
+@click.option(
+    *("--body", "size"), type=click.IntRange(min=1), default=4096, show_default=True, help="Bytes of a request's body."
+)
+@click.option(
+    *("--upload", "upload_size"),
+    type=click.IntRange(min=1),
+    default=1 << 20,
+    show_default=True,
+    help="Bytes of the body at the stage uploading.",
+)
+@click.option("--prefill", type=_POSITIVE, default=0.5, show_default=True, help="Seconds before the first token.")
+@click.option("--stall", type=_POSITIVE, default=0.5, show_default=True, help="Seconds without a token.")
+@click.option("--interval", type=_POSITIVE, default=0.02, show_default=True, help="Seconds between tokens.")
+@click.option("--watch", type=_POSITIVE, default=2.0, show_default=True, help="Seconds until an abort is missed.")
+@click.option(
+    *("--late", "late_after"), type=_POSITIVE, default=0.25, show_default=True, help="Seconds until an abort is late."
+)
+@click.option("--model", default="mock-model", show_default=True, help="The model that requests ask for.")
 @click.option("--header", "headers", metavar="'NAME: VALUE'", multiple=True, help="A further one of every request.")
 @engine_options
 @output_options

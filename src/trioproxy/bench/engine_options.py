@@ -46,7 +46,11 @@ _OPTIONS: Final = (
     ),
     click.option("--engine", metavar="URL", help="Its API, for a leg without --proxy. Default: where its page is."),
     click.option(
-        "--engine-header", "engine_headers", metavar="'NAME: VALUE'", multiple=True, help="Of what it is asked."
+        "--engine-header",
+        "engine_headers",
+        metavar="'NAME: VALUE'",
+        multiple=True,
+        help="A further one of requests to it.",
     ),
     click.option("--shared", is_flag=True, help="Go on though others use the engine: figures are then estimates."),
     click.option(

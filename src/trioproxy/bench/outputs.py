@@ -6,6 +6,7 @@ Lives here: the options that all commands share, and writing. Does not live here
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from collections.abc import Callable, Iterable
@@ -20,7 +21,18 @@ if TYPE_CHECKING:
     from .referee.report import Report
     from .referee.require import Requirement
 
-FILE: Final = click.Path(dir_okay=False, path_type=Path)
+
+class _NewFile(click.Path):
+    """A file that can be written at the end of a run, as far as that can be told before it."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        path = Path(os.fsdecode(super().convert(value, param, ctx)))
+        if not path.parent.is_dir():
+            self.fail(f"there is no directory {path.parent}", param, ctx)
+        return path
+
+
+FILE: Final = _NewFile(dir_okay=False, path_type=Path)
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 

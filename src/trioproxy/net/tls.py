@@ -210,15 +210,29 @@ async def start_tls(
     return tls
 
 
+_HINTS: Final = {
+    "unable to get local issuer certificate": "its issuer is not trusted",
+    "self-signed certificate": "it is self-signed, and not trusted",
+    "self-signed certificate in certificate chain": "its issuer is not trusted",
+    "WRONG_VERSION_NUMBER": "what is there speaks no TLS",
+    "HTTP_REQUEST": "plain HTTP came instead of TLS",
+    "TLSV1_ALERT_PROTOCOL_VERSION": "it does not speak TLS 1.2 or later",
+    "UNSUPPORTED_PROTOCOL": "it does not speak TLS 1.2 or later",
+    "TLSV13_ALERT_CERTIFICATE_REQUIRED": "it wants a client's certificate",
+}
+"""What OpenSSL says, for people."""
+
+
 def reason_of(error: BaseException) -> str:
     """Why TLS broke, in OpenSSL's words, without its file names and line numbers."""
     cause = error.__cause__ or error
     if isinstance(cause, ssl.SSLCertVerificationError):
-        return f"the certificate is not valid: {cause.verify_message}"
+        said = cause.verify_message.rstrip(".")
+        return f"the certificate is not valid: {_HINTS.get(said, said)}"
     if isinstance(cause, ssl.SSLEOFError | ssl.SSLSyscallError):
         return "the connection was cut without a TLS goodbye"
     if isinstance(cause, ssl.SSLError) and cause.reason:
-        return cause.reason.lower().replace("_", " ")
+        return _HINTS.get(cause.reason) or cause.reason.lower().replace("_", " ")
     return str(cause) or type(cause).__name__
 
 
@@ -248,7 +262,7 @@ def client_context(
 
 
 def _trusting(ca: Path) -> ssl.SSLContext:
-    _check_file(ca)
+    _read(ca)
     try:
         return ssl.create_default_context(cafile=str(ca))
     except ssl.SSLError:
@@ -295,8 +309,12 @@ def _load_chain(context: ssl.SSLContext, cert: Path, key: Path | None) -> None:
         raise _EncryptedKeyError
 
     holds_key = cert if key is None else key
-    for file in (cert, holds_key):
-        _check_file(file)
+    if b"-----BEGIN CERTIFICATE-----" not in _read(cert):
+        raise OSError(f"there is no PEM certificate in {str(cert)!r}")
+    if b"PRIVATE KEY-----" not in _read(holds_key):
+        raise OSError(
+            f"there is no PEM key in {str(holds_key)!r}" + ("; is it in another file?" if key is None else "")
+        )
     try:
         context.load_cert_chain(cert, key, password=no_passphrase)
     except _EncryptedKeyError:
@@ -308,13 +326,12 @@ def _load_chain(context: ssl.SSLContext, cert: Path, key: Path | None) -> None:
             raise OSError(
                 f"the key in {str(holds_key)!r} does not belong to the certificate in {str(cert)!r}"
             ) from None
-        what = str(cert) if key is None else f"{cert} and {key}"
-        raise OSError(f"cannot find a PEM certificate and its key in {what!r}: {reason_of(error)}") from None
+        what = repr(str(cert)) if key is None else f"{str(cert)!r} and {str(key)!r}"
+        raise OSError(f"the certificate or the key in {what} is damaged") from None
 
 
-def _check_file(path: Path) -> None:
+def _read(path: Path) -> bytes:
     try:
-        with path.open("rb"):
-            pass
+        return path.read_bytes()
     except OSError as error:
-        raise OSError(error.errno, f"cannot read {str(path)!r}: {error.strerror}") from None
+        raise OSError(f"cannot read {str(path)!r}: {error.strerror}") from None

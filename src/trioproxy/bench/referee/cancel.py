@@ -37,7 +37,9 @@ from .usage import OwnWatch, cpu_ns
 GIVE_UP: Final = 3
 """Failed requests in a row after which the rest of a case is left out: each may take seconds to fail."""
 GREET_TIMEOUT: Final = 5.0
-"""Seconds for a first request to come through."""
+"""Seconds for a first request to come through, and for a connection to a proxy that is there."""
+QUIET_TIMEOUT: Final = 30.0
+"""Seconds for missed requests to come to their end; a crowd's have the most to do, for 25 s."""
 _CHECK: Final = 0.05
 """Seconds between two looks whether the proxy is still there."""
 
@@ -172,7 +174,7 @@ class CancelRun:
                 yield target
         else:
             assert plan.proxy is not None
-            await wait_listening(plan.proxy, None, 2.0)
+            await wait_listening(plan.proxy, None, GREET_TIMEOUT)
             yield Target(plan.proxy)
 
     def _start(self, words: Sequence[str], upstream: tuple[str, int]) -> AbstractAsyncContextManager[Target]:
@@ -189,6 +191,8 @@ class CancelRun:
             await self._singles(play, legs)
             await self._crowds(play, legs)
             await self._count_slots(play, target.address)
+            # It may have ended at the last request.
+            await wait_listening(target.address, target, GREET_TIMEOUT)
             nursery.cancel_scope.cancel()
         if cpu is not None and target.pid is not None:
             self._cpu = (cpu_ns(target.pid) - cpu) / 1e9 / max(time.monotonic() - began, 1e-9)
@@ -215,6 +219,7 @@ class CancelRun:
                     await self._single(play, CONTROL, leg, address, 1, nursery)
                     await self._single(play, case, leg, address, self._plan.rounds, nursery)
             self._progress("watching the last requests")
+        await _quiet(play)
         self._own.note("one at a time", began, time.monotonic())
 
     async def _single(
@@ -230,7 +235,7 @@ class CancelRun:
             found.append(record)
             self._writer.write([record])
             if record.unconnected and leg == "proxy":
-                await wait_listening(address, None, 1.0)
+                await wait_listening(address, None, GREET_TIMEOUT)
 
         for _ in range(rounds):
             left = trio.Event()
@@ -267,10 +272,11 @@ class CancelRun:
                     raise
                 self._crowd_results.append(result)
                 self._keep(leg, case, records)
+                await _quiet(play)
                 if crowd.left is not None:
                     self._own.note(f"{plan.streams} at once, {case.place} ({leg})", crowd.left - WINDOW, crowd.left)
                 if leg == "proxy" and all(record.unconnected for record in records):
-                    await wait_listening(address, None, 1.0)
+                    await wait_listening(address, None, GREET_TIMEOUT)
 
     def _keep(self, leg: Leg, case: Case, records: Sequence[Record]) -> None:
         self._writer.write(records)
@@ -394,6 +400,12 @@ async def _greet(play: Play, address: Address, upstream: Address) -> None:
                 f" here: {record.why or 'nothing was answered'}. Does the proxy forward to there?"
             )
         await trio.sleep(_CHECK)
+
+
+async def _quiet(play: Play) -> None:
+    """Wait for what requests that were missed have left to do."""
+    with trio.move_on_after(QUIET_TIMEOUT):
+        await play.index.quiet()
 
 
 async def watch_target(target: Target) -> None:

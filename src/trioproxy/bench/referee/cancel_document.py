@@ -95,7 +95,7 @@ def _verdict(report: CancelReport) -> str:
         )
     if direct.get("propagation_p50_ms") is not None:
         text += (
-            f", without a proxy after {number(direct['propagation_p50_ms'])}"
+            f"; without a proxy after {number(direct['propagation_p50_ms'])} ms"
             f" (p99 {number(direct['propagation_p99_ms'])})"
         )
     return text + "."

@@ -31,6 +31,7 @@ _AT_ONCE: Final = 64
 """Streams that connect and upload at a time."""
 _TOKEN_RATE: Final = 1500.0
 """Tokens per second that a crowd has at most, all its streams together."""
+_LEAVE_BEFORE_YIELD: Final = 20
 _SETTLE: Final = 0.4
 _GATHERING: Final = 20.0
 """Seconds for all streams to come to their stage."""
@@ -108,8 +109,11 @@ class Crowd:
                     gathering.start_soon(self._gather, request, limit, nursery)
             await self._survive(nursery)
             left = self.left = time.monotonic()
-            for request in self._members:
+            for number, request in enumerate(self._members):
                 request.leave()
+                if number % _LEAVE_BEFORE_YIELD == _LEAVE_BEFORE_YIELD - 1:
+                    # The model server is in this process: it must be able to notice the first before the last leaves.
+                    await trio.lowlevel.checkpoint()
             await trio.sleep(WINDOW)
             after = time.monotonic()
             async with trio.open_nursery() as watching:

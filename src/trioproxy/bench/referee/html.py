@@ -32,7 +32,7 @@ dl { display: grid; grid-template-columns: max-content 1fr; gap: .25rem 1.25rem;
 dt { color: var(--soft); } dd { margin: 0; overflow-wrap: anywhere; }
 code, pre { font: .8125rem/1.45 ui-monospace, "SF Mono", Menlo, Consolas, monospace; }
 pre { background: var(--shade); padding: .75rem 1rem; border-radius: 6px; overflow-x: auto; white-space: pre-wrap; }
-.scroll { overflow-x: auto; }
+.scroll { overflow-x: auto; margin-top: 1rem; }
 table { border-collapse: collapse; font-size: .8125rem; width: 100%; font-variant-numeric: tabular-nums; }
 th { color: var(--soft); font-weight: 600; vertical-align: bottom; }
 th, td { padding: .28rem .6rem; text-align: right; border-bottom: 1px solid var(--line); white-space: nowrap; }

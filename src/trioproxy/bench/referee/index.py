@@ -21,10 +21,11 @@ _POLL: Final = 0.001
 class Index:
     """The records of the requests that are being watched; give ``note`` to the mock as ``on_name``."""
 
-    __slots__ = ("_records", "strangers")
+    __slots__ = ("_left", "_records", "strangers")
 
     def __init__(self) -> None:
         self._records: dict[str, list[RequestRecord]] = {}
+        self._left: list[RequestRecord] = []
         self.strangers = 0
         """Requests that nobody here has sent: health checks, or what the proxy makes up."""
 
@@ -45,8 +46,15 @@ class Index:
         return self._records.get(request_id, ())
 
     def forget(self, request_id: str) -> None:
-        """The request is over."""
-        self._records.pop(request_id, None)
+        """The request is judged. What the model server still does for it is only waited for, by ``quiet``."""
+        self._left += [record for record in self._records.pop(request_id, ()) if not is_over(record)]
+
+    async def quiet(self) -> None:
+        """Wait until the model server has done all that it does for requests that are judged: those that were missed
+        keep a proxy's slots busy, which the next measurement must not take for its own. Its deadline is the caller's.
+        """
+        await _until(lambda: all(map(is_over, self._left)))
+        self._left.clear()
 
     async def arrived(self, request_id: str) -> None:
         """Wait until the whole request is with the model server. Its deadline is the caller's."""

@@ -40,6 +40,10 @@ def parse_url(text: str, headers: Sequence[tuple[str, str]] = ()) -> Address:
     :raises ValueError: it is no URL that can be used, with what is wrong.
     """
     parts = urlsplit(text)
+    if parts.scheme == "https":
+        raise ValueError(
+            f"{text!r}: this tool does not speak TLS, which would hide when a client leaves; use a plain port"
+        )
     if parts.scheme != "http" or not parts.hostname or parts.query or parts.fragment or parts.username:
         raise ValueError(f"{text!r} is not http://HOST:PORT or http://HOST:PORT/PREFIX")
     host = parts.hostname
