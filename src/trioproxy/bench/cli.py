@@ -6,14 +6,15 @@ a command runs.
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any, Final
 
 import click
+from click.core import ParameterSource
 
+from .engine_options import EngineOptions, engine_options, engine_plan
 from .memory_cli import memory
-from .outputs import FILE, Outputs, emit, options, output_options, parse_requirements
+from .outputs import FILE, Outputs, output_options, parse_requirements
 
 _POSITIVE: Final = click.FloatRange(min=0, min_open=True)
 _STAGES: Final = ("uploading", "before-head", "early-head", "stall", "mid-stream", "after-last", "whole")
@@ -26,7 +27,8 @@ def bench() -> None:
     """Judge an HTTP proxy in front of a model server: what it wastes when clients leave, what it holds while they wait.
 
     The proxy is one that runs already (--proxy URL) and forwards to the address where this tool then plays the model
-    server (--upstream-listen HOST:PORT), or a command that is started and stopped (--proxy-cmd).
+    server (--upstream-listen HOST:PORT), or a command that is started and stopped (--proxy-cmd). Or it is a gateway in
+    front of a real engine, whose metrics are watched (cancel --engine-metrics URL).
     """
 
 
@@ -99,6 +101,7 @@ def _header(text: str) -> tuple[str, str]:
 )
 @click.option("--model", default="mock-model", show_default=True, help="The model that requests ask for.")
 @click.option("--header", "headers", metavar="'NAME: VALUE'", multiple=True, help="A further one of every request.")
+@engine_options
 @output_options
 @click.option("--records", type=FILE, help="Write one JSON line for each request, while the run goes on.")
 @click.option("--keep-payloads", is_flag=True, help="Keep request bodies in the records.")
@@ -131,21 +134,24 @@ def cancel(
 ) -> None:
     """Let clients leave at every stage and in every way, and tell what the model server saw of it."""
     from ..process import raise_file_limit
+    from .referee import engine_document
     from .referee.cancel import CancelPlan, CancelRun
     from .referee.cancel_document import document
     from .referee.cases import STAGES, WAYS, Pace, Stage, Upstream, Way, cases
     from .referee.crowd import crowd_cases
+    from .referee.engine import EngineRun
+    from .referee.engine_report import ENGINE
     from .referee.metrics import CANCEL
-    from .referee.report import EXIT_INTERRUPTED
     from .referee.target import parse_command, parse_url
-    from .running import Progress, run
+    from .running import Progress, conclude
 
     extra = tuple(_header(one) for one in headers)
     outputs = Outputs.of(written)
-    required = parse_requirements(requirements, CANCEL)
+    engine = EngineOptions.of(written)
+    required = parse_requirements(requirements, CANCEL if engine.engine_metrics is None else ENGINE)
     if (proxy is None) == (proxy_cmd is None):
         raise click.UsageError("one of --proxy and --proxy-cmd is needed")
-    if proxy is not None and upstream_listen is None:
+    if proxy is not None and upstream_listen is None and engine.engine_metrics is None:
         raise click.UsageError("--proxy needs --upstream-listen HOST:PORT, where the proxy forwards to")
     try:
         address = None if proxy is None else parse_url(proxy, extra)
@@ -155,6 +161,27 @@ def cancel(
         command = None if proxy_cmd is None else parse_command(proxy_cmd)
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--proxy-cmd") from None
+    if engine.engine_metrics is not None:
+        given = click.get_current_context().get_parameter_source("model") is not ParameterSource.DEFAULT
+        chosen = engine_plan(
+            engine,
+            proxy=address,
+            command=command,
+            stages=stages,
+            ways=ways,
+            fractions=fractions,
+            headers=extra,
+            engine_headers=tuple(_header(one) for one in engine.engine_headers),
+            model=model if given else None,
+            count=rounds,
+            size=size,
+            upload_size=upload_size,
+            watch=watch,
+            records=records,
+            keep_payloads=keep_payloads,
+        )
+        progress = Progress()
+        conclude(EngineRun(chosen, progress), engine_document.document, required, outputs, progress)
     chosen_stages = [Stage(one) for one in stages] or list(STAGES)
     chosen_ways = [Way(one) for one in ways] or list(WAYS)
     plan = CancelPlan(
@@ -184,15 +211,7 @@ def cancel(
     )
     raise_file_limit()
     progress = Progress()
-    measurement = CancelRun(plan, progress)
-    signal = run(measurement.run)
-    progress.end()
-    if signal is not None:
-        measurement.interrupted(signal)
-    report = measurement.report(options(), outputs.label)
-    report.requirements = [one.check(report.metrics) for one in required]
-    emit(report, document(report), outputs)
-    sys.exit(EXIT_INTERRUPTED if signal is not None else report.status)
+    conclude(CancelRun(plan, progress), document, required, outputs, progress)
 
 
 bench.add_command(memory)

@@ -7,14 +7,13 @@ runs.
 from __future__ import annotations
 
 import re
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 import click
 
-from .outputs import FILE, Outputs, emit, options, output_options, parse_requirements
+from .outputs import FILE, Outputs, output_options, parse_requirements
 from .proxies import Proxy, proxy_options
 
 _POSITIVE: Final = click.FloatRange(min=0, min_open=True)
@@ -76,8 +75,7 @@ def memory(
     from .referee.memory_document import document
     from .referee.memory_metrics import MEMORY
     from .referee.memory_samples import unsupported
-    from .referee.report import EXIT_INTERRUPTED
-    from .running import Progress, run
+    from .running import Progress, conclude
 
     outputs = Outputs.of(others)
     proxy = Proxy.of(others)
@@ -104,12 +102,4 @@ def memory(
     plan = replace(plan, sizes=sizes) if sizes else plan
     raise_file_limit()
     progress = Progress()
-    measurement = MemoryRun(plan, progress)
-    signal = run(measurement.run)
-    progress.end()
-    if signal is not None:
-        measurement.interrupted(signal)
-    report = measurement.report(options(), outputs.label)
-    report.requirements = [one.check(report.metrics) for one in required]
-    emit(report, document(report), outputs)
-    sys.exit(EXIT_INTERRUPTED if signal is not None else report.status)
+    conclude(MemoryRun(plan, progress), document, required, outputs, progress)

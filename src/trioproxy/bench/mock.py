@@ -3,13 +3,14 @@ done for nobody.
 
 Lives here: the server, its listener and what tests and the command line need. The parts: mock_connection.py (one
 connection), mock_request.py (what is asked for), mock_answer.py (bytes of answers), mock_record.py (the account),
-mock_wire.py (sockets), mock_gate.py (how far answers may go). None of them may use the proxy's own HTTP: the mock is
-its referee.
+mock_wire.py (sockets), mock_gate.py (how far answers may go), mock_load.py (metrics). None of them may use the proxy's
+own HTTP: the mock is its referee.
 
 ==========================================  =====================================================================
 ``GET /v1/models``, ``GET /health``         answered at once
 ``POST /v1/chat/completions``               streamed as SSE or whole; ``metadata`` overrides the settings for the
 ``POST /v1/completions``                    request, see ``Knobs``
+``GET /metrics``                            load and token counts for Prometheus, under vLLM's names
 ``GET /mock/requests[?id=ID]``              the records as JSON, oldest first
 ``POST /mock/reset``, ``DELETE`` likewise   forget the records
 ==========================================  =====================================================================
@@ -27,6 +28,7 @@ import trio
 
 from trioproxy.bench.mock_connection import Connection
 from trioproxy.bench.mock_gate import Gate
+from trioproxy.bench.mock_load import EngineLoad
 from trioproxy.bench.mock_record import Ledger, RequestRecord
 from trioproxy.bench.mock_request import Knobs, MockSettings
 from trioproxy.bench.mock_wire import SocketWire, StreamWire, Wire
@@ -72,10 +74,15 @@ class MockServer:
 
     @property
     def records(self) -> Sequence[RequestRecord]:
-        """The newest requests, oldest first; those to ``/mock/`` are not recorded.
+        """The newest requests, oldest first; those to ``/mock/`` and ``/metrics`` are not recorded.
 
         Live: the records change as their requests go on, and the sequence as others come."""
         return self._ledger.records
+
+    @property
+    def load(self) -> EngineLoad:
+        """What ``/metrics`` says, live."""
+        return self._ledger.load
 
     async def wait_record(self, predicate: Callable[[RequestRecord], object]) -> RequestRecord:
         """Wait for a record that satisfies ``predicate`` and return the newest such.

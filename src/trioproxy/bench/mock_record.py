@@ -14,6 +14,8 @@ from typing import Final, final
 
 import trio
 
+from trioproxy.bench.mock_load import EngineLoad
+
 KEPT_RECORDS: Final = 10_000
 """The ledger forgets the oldest record beyond these."""
 
@@ -59,13 +61,14 @@ class Ledger:
     :param on_name: called, synchronously, with each record when it comes and again when its body names it differently.
     """
 
-    __slots__ = ("_changed", "_count", "_on_name", "clock", "records")
+    __slots__ = ("_changed", "_count", "_on_name", "clock", "load", "records")
 
     def __init__(
         self, clock: Callable[[], float] = time.monotonic, *, on_name: Callable[[RequestRecord], None] | None = None
     ) -> None:
         self._on_name = on_name
         self.clock = clock
+        self.load = EngineLoad()
         self.records: deque[RequestRecord] = deque(maxlen=KEPT_RECORDS)
         self._changed = trio.lowlevel.ParkingLot()
         self._count = 0

@@ -183,6 +183,11 @@ class Plan:
         """Whether the response breaks off once its tokens are made."""
         return self.cut_after is not None and self.cut_after <= self.tokens
 
+    @property
+    def ends_with(self) -> str | None:
+        """Why it is over when it has come to its end by itself; None if it was to fail."""
+        return None if self.status is not None or self.is_cut else self.finish_reason
+
     def _paced(self, index: int) -> float:
         return index * self.interval if index > 0 else 0.0  # not the product: 0 times an endless interval is NaN
 

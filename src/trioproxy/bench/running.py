@@ -1,6 +1,7 @@
 """Running a measurement from the command line: its progress, and what a signal does to it.
 
-Lives here: the only handling of signals in ``trioproxy bench``. Does not live here: measuring (referee/).
+Lives here: the only handling of signals in ``trioproxy bench``, and what all commands do once they have a plan. Does
+not live here: measuring (referee/).
 """
 
 from __future__ import annotations
@@ -10,10 +11,30 @@ import signal
 import sys
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import final
+from typing import TYPE_CHECKING, NoReturn, Protocol, TypeVar, final
 
 import click
 import trio
+
+from .outputs import Outputs, emit, options
+from .referee.report import EXIT_INTERRUPTED, Report
+
+if TYPE_CHECKING:
+    from .referee.document import Document
+    from .referee.require import Requirement
+
+Found = TypeVar("Found", bound=Report)
+FoundBy = TypeVar("FoundBy", bound=Report, covariant=True)
+
+
+class Measurement(Protocol[FoundBy]):
+    """What is run, and has a report at any time, after a failure too."""
+
+    async def run(self) -> None: ...
+
+    def interrupted(self, by: str) -> None: ...
+
+    def report(self, options: dict[str, object], label: str = "") -> FoundBy: ...
 
 
 @final
@@ -32,6 +53,24 @@ class Progress:
     def end(self) -> None:
         """Take the line away."""
         self("")
+
+
+def conclude(
+    measurement: Measurement[Found],
+    document: Callable[[Found], Document],
+    required: list[Requirement],
+    outputs: Outputs,
+    progress: Progress,
+) -> NoReturn:
+    """Run a measurement, write what it has found, and exit."""
+    signal_ = run(measurement.run)
+    progress.end()
+    if signal_ is not None:
+        measurement.interrupted(signal_)
+    report = measurement.report(options(), outputs.label)
+    report.requirements = [one.check(report.metrics) for one in required]
+    emit(report, document(report), outputs)
+    sys.exit(EXIT_INTERRUPTED if signal_ is not None else report.status)
 
 
 def run(main: Callable[[], Awaitable[None]]) -> str | None:

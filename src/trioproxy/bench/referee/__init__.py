@@ -11,6 +11,7 @@ and is known by its address alone. Does not live here: anything of the proxy's o
 | records, metrics, require | facts of a request, figures over many, conditions on figures |
 | target, usage | the proxy under test, what processes use |
 | cancel, crowd, capacity, drain, memory, engine | the measurements |
+| engine_metrics, engine_watch, engine_rest, engine_play, engine_judge | a real engine, and what it tells |
 | library, tasks | a proxy in this process, and tasks that outlive their request |
 | report, document, cancel_document | what was found, and the tables, plots and sentences that it becomes |
 | text, markdown, junit, html, plots, words, xml | the forms that a document takes |

@@ -142,7 +142,7 @@ class CancelRun:
         server = MockServer(on_name=index.note)
         with (
             Payloads(max(plan.size, plan.upload_size), model=plan.model, keep=plan.keep_payloads) as payloads,
-            _records_file(plan.records) as writer,
+            records_file(plan.records) as writer,
         ):
             self._writer = writer
             async with trio.open_nursery() as nursery:
@@ -182,7 +182,7 @@ class CancelRun:
         cpu = None if target.pid is None else cpu_ns(target.pid)
         began = time.monotonic()
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(_watch_target, target)
+            nursery.start_soon(watch_target, target)
             await _greet(play, target.address, direct)
             legs: dict[Leg, Address] = {"direct": direct, "proxy": target.address}
             await self._count_slots(play, target.address)
@@ -361,7 +361,11 @@ def _order(item: tuple[tuple[Leg, Load, Case], list[Record]]) -> tuple[bool, boo
     return leg != "proxy", load != "single"
 
 
-def _records_file(path: Path | None) -> RecordWriter:
+def records_file(path: Path | None) -> RecordWriter:
+    """Open the file of records.
+
+    :raises TargetError: it cannot be written.
+    """
     try:
         return RecordWriter(path)
     except OSError as error:
@@ -392,7 +396,8 @@ async def _quiet(play: Play) -> None:
         await play.index.quiet()
 
 
-async def _watch_target(target: Target) -> None:
+async def watch_target(target: Target) -> None:
+    """Raise ``TargetError`` as soon as the process of the target has ended; else until cancelled."""
     while True:
         target.check()
         await trio.sleep(_CHECK)

@@ -10,7 +10,7 @@ import enum
 from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Final, Literal, final
+from typing import IO, Final, Literal, Protocol, final
 
 import msgspec
 
@@ -119,6 +119,13 @@ _OVER: Final = frozenset(
 )
 
 
+class Kept(Protocol):
+    """What a record of any kind has that only the file needs."""
+
+    payload: str | None
+    received: str | None
+
+
 class RecordWriter:
     """Writes records as JSON lines while a run goes on; without a file it does nothing.
 
@@ -141,7 +148,7 @@ class RecordWriter:
         if self._file is not None:
             self._file.close()
 
-    def write(self, records: Iterable[Record]) -> None:
+    def write(self, records: Iterable[Kept]) -> None:
         """Write them, in order. Then what only the file needs is dropped from each, so that a run stays small."""
         for record in records:
             self.count += 1

@@ -154,14 +154,17 @@ MAX_SWAPPED: Final = 16 << 20
 """Bytes of the tool."""
 
 
-def void(own: OwnUsage) -> str | None:
-    """Why a tool that used this much must not be believed, and what to do; None if it may."""
+def void(own: OwnUsage, *, most_late_ms: float = MAX_LATENESS_MS) -> str | None:
+    """Why a tool that used this much must not be believed, and what to do; None if it may.
+
+    :param most_late_ms: more where what is reported states its own resolution, lateness included.
+    """
     parts = own.phases or [OwnPhase(name="the run", lateness_ms=own.lateness_ms, cpu_share=own.cpu_share)]
     for part in parts:
         late = part.lateness_ms.p99
-        if late is not None and late > MAX_LATENESS_MS:
+        if late is not None and late > most_late_ms:
             return (
-                f"{part.name}: the tool's own timers were {late:.0f} ms late (99th percentile; {MAX_LATENESS_MS:g} ms"
+                f"{part.name}: the tool's own timers were {late:.0f} ms late (99th percentile; {most_late_ms:g} ms"
                 " may be), so that its times are not the proxy's. End what else runs here, or ask for fewer --streams"
             )
         if part.cpu_share > MAX_CPU_SHARE:
