@@ -26,7 +26,10 @@ import msgspec
 
 from bench.aiperf_records import RECORDS, Joined, read_records, read_summary
 from bench.environments import NICENESS, Environment, ProgramError, environment
-from bench.peers import PEERS, PeerError, end_on_sigterm, peers_with, running
+from bench.peers.install import Here
+from bench.peers.peer import Address, Peer, PeerError
+from bench.peers.registry import PEERS, peers_with
+from bench.peers.running import end_on_sigterm, running
 from bench.report import status, table, told, verdict, write_json
 from trioproxy.bench.mock import RequestRecord
 
@@ -128,16 +131,16 @@ def main(
     if cancel:
         options += ["--request-cancellation-rate", str(cancel), "--request-cancellation-delay", str(delay)]
 
-    def mock(listen: int, _: int, __: Path) -> list[str]:
+    def mock(listen: Address, _: Address, __: Path) -> list[str]:
         knobs = ["--tokens", str(tokens), "--prefill", str(prefill)]
-        return [sys.executable, "-m", "trioproxy", "mock", "--listen", f"127.0.0.1:{listen}", *knobs]
+        return ["-m", "trioproxy", "mock", "--listen", str(listen), *knobs]
 
     try:
         target = environment(f"aiperf-{VERSION}", install, needs=NEEDS)
         with contextlib.ExitStack() as stack:
             artifacts = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-aiperf-")))
-            server = stack.enter_context(running("mock", 0, {"mock": mock})).port
-            port = server if proxy == DIRECT else stack.enter_context(running(proxy, server, peers_with(serve))).port
+            server = stack.enter_context(running(Peer("mock", Here(), mock), 0)).port
+            port = server if proxy == DIRECT else stack.enter_context(running(peers_with(serve)[proxy], server)).port
             profile(target, port, artifacts, options)
             joined = Joined(read_records(artifacts), server_records(server))
             checks = joined.checks(requests, read_summary(artifacts), at_once=delay == 0)

@@ -18,7 +18,9 @@ from typing import Final, NamedTuple
 from bench import process
 from bench.event_leg import EventCost, measure_events
 from bench.origin import Origin, serving
-from bench.peers import PEERS, PeerError, Running, end_on_sigterm, peers_with, running
+from bench.peers.peer import PeerError
+from bench.peers.registry import PEERS, peers_with
+from bench.peers.running import Running, end_on_sigterm, running
 from bench.report import Check, Rounds, status, table, told, verdict, write_json
 from bench.request_leg import RequestCost, measure_requests
 from bench.wire import Loop, ProbeError
@@ -92,7 +94,7 @@ def measure(options: Options) -> dict[str, Costs]:
     with contextlib.ExitStack() as stack:
         loop = stack.enter_context(Loop())
         origin = stack.enter_context(serving(loop))
-        proxies = [stack.enter_context(running(name, origin.port, peers)) for name in options.proxies]
+        proxies = [stack.enter_context(running(peers[name], origin.port)) for name in options.proxies]
         for number in range(options.rounds):
             order = proxies if number % 2 == 0 else proxies[::-1]
             for proxy in order:

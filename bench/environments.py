@@ -1,7 +1,7 @@
 """Other people's software, each in a virtual environment of its own, made once and kept in a cache.
 
-Lives here: where the cache is and how an environment gets into it. What goes into one stands in its recipe: `engines/`
-and `aiperf.py`.
+Lives here: how one gets into the cache, for software that one `pip install` does not make (`peers/install.py` has what
+one does) or that needs a model. What goes into it stands in its recipe: `engines/` and `aiperf.py`.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, final
 
+from bench.peers.install import cache
+
 NICENESS: Final = 10
 """Of installations and of engines: they share the machine with what is measured."""
 
-_VARIABLE: Final = "TRIOPROXY_BENCH_CACHE"
 _COMPLETE: Final = "complete"
 _OUTSIDE: Final = frozenset({"PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV"})
 
@@ -69,12 +70,6 @@ class Environment:
         directory = self.path / "tiny-model"
         self.run(Path(__file__).with_name("tiny_model.py"), directory)
         return directory
-
-
-def cache() -> Path:
-    """The directory of all environments: `$TRIOPROXY_BENCH_CACHE`, else `~/.cache/trioproxy-bench`."""
-    chosen = os.environ.get(_VARIABLE)
-    return Path(chosen).absolute() if chosen else Path.home() / ".cache" / "trioproxy-bench"
 
 
 def environment(name: str, install: Callable[[Environment], None], *, needs: str) -> Environment:

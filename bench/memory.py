@@ -18,7 +18,9 @@ from bench import process
 from bench.crowd import gathered
 from bench.flood import Flood, flood
 from bench.origin import Origin, serving
-from bench.peers import PEERS, Command, PeerError, end_on_sigterm, peers_with, running
+from bench.peers.peer import Peer, PeerError
+from bench.peers.registry import PEERS, peers_with
+from bench.peers.running import end_on_sigterm, running
 from bench.report import Check, status, table, told, verdict, write_json
 from bench.wire import Loop, ProbeError
 
@@ -159,15 +161,15 @@ class Bench:
 
 
 @contextlib.contextmanager
-def fresh(name: str, settle: float, peers: dict[str, Command] = PEERS) -> Generator[Bench]:
+def fresh(name: str, settle: float, peers: dict[str, Peer] = PEERS) -> Generator[Bench]:
     """A new process of the proxy `name`, after one 4 KiB request."""
-    with Loop() as loop, serving(loop) as origin, running(name, origin.port, peers) as proxy:
+    with Loop() as loop, serving(loop) as origin, running(peers[name], origin.port) as proxy:
         bench = Bench(loop, origin, proxy.pid, proxy.port, settle)
         bench.warm_up(SMALL)
         yield bench
 
 
-def measure(name: str, options: Options, peers: dict[str, Command] = PEERS) -> ProxyMemory:
+def measure(name: str, options: Options, peers: dict[str, Peer] = PEERS) -> ProxyMemory:
     """All figures of the proxy `name`, each of a process of its own.
 
     :raises PeerError: the proxy could not be started.

@@ -184,12 +184,20 @@ def test_it_listens_where_it_is_told_and_shows_addresses_as_they_are_typed(start
         (["serve", "--upstream", "http://a", "--listen", "unix:"], "lacks the path of a socket"),
         (["serve", "--upstream", "http://a", "--tls-key", "/dev/null"], "--tls-key needs --tls-cert"),
         (["serve", "--upstream", "http://a", "--tls-cert", "/nowhere"], "cannot read '/nowhere': No such file"),
-        (["serve", "--upstream", "http://a", "--tls-cert", "/dev/null"], "cannot find a PEM certificate and its key"),
+        (["serve", "--upstream", "http://a", "--tls-cert", "/dev/null"], "there is no PEM certificate in '/dev/null'"),
         (["serve", "--upstream", "https://a", "--upstream-ca", "/dev/null"], "has no PEM certificates in it"),
         (["serve", "--upstream", "https://a", "--upstream-key", "/dev/null"], "a key needs its certificate"),
         (["serve", "--upstream", "http://a/v1"], r"--upstream: .*give http://a\)"),
         (["serve", "--upstream", "nonsense"], "--upstream: .*must look like http://HOST:PORT"),
         (["serve", "--upstream", "http://a", "--listen", "8080"], "'8080' is not HOST:PORT"),
+        (
+            ["serve", "--upstream", "http://a", "--listen", "127.0.0.1:8080", "--listen", "127.0.0.1:8080"],
+            "--listen: 127.0.0.1:8080 is given more than once",
+        ),
+        (
+            ["serve", "--upstream", "http://a", "--listen", "unix:/tmp/s", "--listen", "unix:/tmp/s"],
+            "--listen: unix:/tmp/s is given more than once",
+        ),
         (["serve", "--upstream", "http://a", "--listen", "a:99999"], "port from 0 to 65535"),
         (["serve", "--upstream", "http://a", "--listen", "::1:80"], "written in brackets"),
         (["serve", "--upstream", "http://a", "--deadline", "idel=5"], "did you mean 'idle'"),
@@ -249,3 +257,27 @@ def test_help_and_version() -> None:
         done = CliRunner().invoke(main, [*arguments, "--help"])
         assert done.exit_code == 0
         assert done.stdout.startswith("Usage: ")
+
+
+EARLY_HANGUP = """
+import os, signal, trio
+from trioproxy import cli
+
+async def run():
+    pass
+
+def run_with_signal(main, real=trio.run):
+    os.kill(os.getpid(), signal.SIGHUP)
+    real(main)
+    os.kill(os.getpid(), signal.SIGHUP)
+
+trio.run = run_with_signal
+cli._run_until_signal(run, None, lambda: None)
+"""
+
+
+@posix
+def test_a_hangup_while_it_starts_or_ends_does_not_end_it() -> None:
+    """A reload that comes before the receiver of signals stands, or after it is gone."""
+    done = subprocess.run([sys.executable, "-c", EARLY_HANGUP], env=ENVIRONMENT, timeout=20, check=False)
+    assert done.returncode == 0

@@ -174,6 +174,46 @@ async def test_when_no_endpoint_can_be_reached_it_is_a_503(
         await (await talk.upstream()).takes()
 
 
+async def test_the_log_tells_once_that_an_endpoint_is_passed_over_and_once_that_it_is_back(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The requests succeed elsewhere, so that nothing else would tell."""
+    async with conversation(upstreams=2) as talk:
+        client = await talk.client()
+
+        async def ask(number: int) -> None:
+            await client.says(get())
+            await wait_all_tasks_blocked()
+            upstream = talk.answering(f"10.0.0.{number}")
+            await upstream.takes()
+            await upstream.says(OK)
+            await client.hears(OK_HEARD)
+
+        url = talk.link.url("10.0.0.1")
+        talk.refusing.add("10.0.0.1")
+        for _ in range(4):
+            await ask(2)
+        (message,) = [record.getMessage() for record in caplog.records]
+        assert message == f"an upstream is passed over: {url}: Connection refused"
+        talk.refusing.clear()
+        for number in (1, 2, 1, 2):
+            await ask(number)
+        assert [record.getMessage() for record in caplog.records[1:]] == [f"upstream {url} can be reached again"]
+
+
+async def test_the_log_tells_which_upstream_closed(autojump_clock: MockClock, caplog: pytest.LogCaptureFixture) -> None:
+    async with conversation(upstreams=2) as talk:
+        client = await talk.client()
+        await client.says(post("abc"))
+        upstream = await talk.upstream()
+        await upstream.takes()
+        await upstream.leaves()
+        heard = await client.hears_refusal(502, "upstream_closed", closes=False)
+        assert "10.0.0.1" not in heard
+        url = talk.link.url("10.0.0.1")
+        assert f"upstream_closed: the upstream closed the connection before it had answered ({url}" in caplog.text
+
+
 async def test_endpoints_take_turns(autojump_clock: MockClock) -> None:
     async with conversation(upstreams=3) as talk:
         client = await talk.client()

@@ -52,6 +52,30 @@ async def test_a_drain_closes_what_is_idle_and_lets_the_rest_finish(autojump_clo
         assert talk.count("completed") == 4
 
 
+async def test_a_drain_does_not_wait_long_for_clients_that_keep_their_connection(autojump_clock: MockClock) -> None:
+    """As pools of HTTP clients do: they see that it has ended when they next want it."""
+    async with conversation(Settings(deadlines=Deadlines(linger=5))) as talk:
+        before, after = await talk.client(), await talk.client()
+        await before.says(get("/", "Connection: close"))
+        upstream = await talk.upstream()
+        await upstream.takes()
+        await upstream.says(OK)
+        await before.takes()
+        await after.says(get())
+        await upstream.takes()
+        talk.proxy.drain()
+        await trio.sleep(0.99)
+        assert talk.proxy.statistics().connections == 2
+        await trio.sleep(0.02)
+        assert talk.proxy.statistics().connections == 1
+        await upstream.says(OK)
+        await after.takes()
+        await trio.sleep(0.99)
+        assert talk.proxy.statistics().connections == 1
+        await trio.sleep(0.02)
+        assert talk.proxy.statistics().connections == 0
+
+
 @pytest.mark.parametrize("version", ["1.0", "1.1"])
 async def test_what_a_drain_cuts_does_not_look_whole(version: str, autojump_clock: MockClock) -> None:
     async with conversation(Settings(deadlines=Deadlines(drain=30))) as talk:

@@ -34,7 +34,7 @@ class AnswerReader:
     :param method: of the request.
     """
 
-    __slots__ = ("_interim", "_method", "_reader", "_runtime", "_transport", "_writer", "silent")
+    __slots__ = ("_interim", "_method", "_reader", "_runtime", "_transport", "_why", "_writer", "silent")
 
     def __init__(self, runtime: Runtime, transport: Transport, writer: ResponseWriter, method: bytes) -> None:
         self._runtime = runtime
@@ -43,6 +43,7 @@ class AnswerReader:
         self._method = method
         self._reader = HeadReader(runtime.head_limits, fault=Fault.UPSTREAM)
         self._interim = 0
+        self._why: str | None = None
         self.silent = True
         """Whether not a byte has come yet."""
 
@@ -65,7 +66,8 @@ class AnswerReader:
         """
         try:
             return await self._transport.receive()
-        except trio.BrokenResourceError:
+        except trio.BrokenResourceError as error:
+            self._why = str(error)
             if self._transport.vanished:
                 raise ProxyError(
                     Code.UPSTREAM_VANISHED, "the upstream's host stopped answering before the upstream had"
@@ -78,7 +80,9 @@ class AnswerReader:
         Raises as :meth:`receive` does. Cancelled, an interim response may have been sent in part.
         """
         if not data:
-            raise ProxyError(Code.UPSTREAM_CLOSED, "the upstream closed the connection before it had answered")
+            raise ProxyError(
+                Code.UPSTREAM_CLOSED, "the upstream closed the connection before it had answered", detail=self._why
+            )
         self.silent = False
         reader, runtime = self._reader, self._runtime
         raw = reader.feed(data)

@@ -28,10 +28,13 @@ from .net import Listener, ServerTls, client_context, inherited, listen, listen_
 from .process import fix_mmap_threshold, raise_file_limit, streams_for
 from .server import Proxy
 
+_logger: Final = logging.getLogger("trioproxy")
 _T = TypeVar("_T")
 _SECONDS: Final = click.FloatRange(min=0)
 _FILE: Final = click.Path(dir_okay=False, path_type=Path)
 _COUNT: Final = click.IntRange(min=0)
+_HANGUPS: Final = tuple(number for number in signal.Signals if number.name == "SIGHUP")
+"""The signal that asks to read files again; none on Windows."""
 _UNWINDING: Final = 5.0
 """Seconds that stopping may take beyond the grace before the process ends itself: a thread cannot be cancelled."""
 
@@ -192,14 +195,16 @@ def _settings(
     "deadlines",
     metavar="NAME=SECONDS",
     multiple=True,
-    help="One of: " + ", ".join(f"{item.name} ({item.default:g})" for item in fields(Deadlines)) + ".",
+    help="In seconds, `inf` for none; one of: "
+    + ", ".join(f"{item.name} ({item.default:g})" for item in fields(Deadlines))
+    + ".",
 )
 @click.option(
     "--limit",
     "limits",
     metavar="NAME=NUMBER",
     multiple=True,
-    help="One of: " + ", ".join(f"{item.name} ({item.default})" for item in fields(Limits)) + ".",
+    help="In bytes or a count; one of: " + ", ".join(f"{item.name} ({item.default})" for item in fields(Limits)) + ".",
 )
 @click.option(
     "--body",
@@ -243,13 +248,16 @@ def serve(
     ends them at once.
     """
     settings = _settings(deadlines, limits, body, client_half_close, codec)
+    for place in places:
+        if places.count(place) > 1 and (place.port or not place.host):
+            raise click.BadParameter(f"{place.shown} is given more than once", param_hint="--listen")
     tls = _server_tls(tls_cert, tls_key)
     try:
         upstream_tls = client_context(
             ca=upstream_ca, cert=upstream_cert, key=upstream_key, verify=not upstream_insecure
         )
     except (OSError, ValueError) as error:
-        raise click.UsageError(f"--upstream-ca, --upstream-cert, --upstream-key: {error}") from None
+        raise click.UsageError(f"TLS to upstreams: {error}") from None
     try:
         proxy = Proxy(upstreams, settings=settings, upstream_tls=upstream_tls)
     except ValueError as error:
@@ -269,17 +277,19 @@ def serve(
         for upstream in upstreams:
             _say(f"  upstream {upstream}")
         if upstream_insecure:
-            _say("  the certificates of upstreams are not checked: whoever answers gets the prompts", err=True)
+            _logger.warning("the certificates of upstreams are not checked: whoever answers gets the prompts")
 
     async def run() -> None:
         await proxy.serve_listeners(await _listeners(places), tls=tls, task_status=_Announce(announce))
 
     def reload() -> None:
-        assert tls is not None
+        if tls is None:
+            _say("SIGHUP: there is no certificate to read again")
+            return
         try:
             tls.reload()
         except OSError as error:
-            _say(f"kept the certificate as it was: {error}", err=True)
+            _logger.warning("kept the certificate as it was: %s", error)
         else:
             _say("read the certificate again, for connections from now on")
 
@@ -290,10 +300,10 @@ def serve(
         limit = "as long as they take" if grace == float("inf") else f"at most {grace:g} s"
         return f"draining: {waiting} in flight, {limit}; a second signal ends them", grace
 
-    _run_until_signal(run, stop, None if tls is None else reload)
+    _run_until_signal(run, stop, reload)
 
 
-@main.command()
+@main.command(short_help="Run a model server that makes up its tokens.")
 @click.option("--listen", type=Address(), default="127.0.0.1:8000", show_default=True, help="Where to listen.")
 @click.option(
     "--prefill",
@@ -429,7 +439,7 @@ def _run_until_signal(
         nonlocal failure
         async with trio.open_nursery() as nursery:
             await nursery.start(_watch_signals, nursery.cancel_scope, stop)
-            if reload is not None:
+            if reload is not None and _HANGUPS:
                 await nursery.start(_watch_hangups, reload)
             try:
                 await run()
@@ -438,7 +448,7 @@ def _run_until_signal(
             nursery.cancel_scope.cancel()
 
     # What comes before the receiver stands, or after it is gone, must not end the process half-way.
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGINT, signal.SIGTERM, *(_HANGUPS if reload is not None else ())):
         signal.signal(number, signal.SIG_IGN)
     trio.run(run_beside_signals)
     if failure is not None:
@@ -466,7 +476,7 @@ async def _watch_signals(  # noqa: ASYNC114 - no block uses it as a context
 
 
 async def _watch_hangups(reload: Callable[[], None], *, task_status: trio.TaskStatus[None]) -> None:  # noqa: ASYNC114
-    with trio.open_signal_receiver(signal.SIGHUP) as signals:
+    with trio.open_signal_receiver(*_HANGUPS) as signals:
         task_status.started()
         async for _ in signals:
             reload()
@@ -487,7 +497,7 @@ def _exit_after(seconds: float) -> None:
     timer.start()
 
 
-@main.command()
+@main.command(short_help="Show what the proxy does, measured, on loopback.")
 @click.option("--json", "as_json", is_flag=True, help="Print the results as JSON.")
 def demo(as_json: bool) -> None:
     """Show in a few seconds, on loopback, what the proxy does when clients leave and while they wait."""

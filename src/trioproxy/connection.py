@@ -47,6 +47,8 @@ class ReadState(enum.Enum):
 
 _WORK_BEFORE_YIELD: Final = 256
 """Chunks of a body: decoding one costs a microsecond, whatever its size."""
+_DRAIN_LINGER: Final = 1.0
+"""Seconds that a connection lingers at most while the proxy drains."""
 # CPython 3.11 looks a member of an enum up anew each time, for 0.1 µs.
 _HEAD: Final = ReadState.HEAD
 _BODY: Final = ReadState.BODY
@@ -126,6 +128,8 @@ class ClientConnection:
         """Close the connection as soon as no request is being served."""
         if self._state is _HEAD and not self._heads.started:
             self._leave()
+        elif self._state is _LINGER:
+            self._linger()
 
     def watch_peers(self, patience: float) -> None:
         """As ``Transport.watch_peer``, for the client's connection and for that of its request's upstream."""
@@ -460,8 +464,16 @@ class ClientConnection:
             assert self._nursery is not None
             self._nursery.start_soon(self._transport.send_end)
             self._state = _LINGER
-            self._set_deadline(trio.current_time() + self._runtime.settings.deadlines.linger)
+            self._linger()
             self._resume()
+
+    def _linger(self) -> None:
+        """Give the client time to read the last response; while draining not much, since pools of HTTP clients keep a
+        connection that has ended until they look at it again, and the process would wait for each of them."""
+        seconds = self._runtime.settings.deadlines.linger
+        if self._runtime.draining:
+            seconds = min(seconds, _DRAIN_LINGER)
+        self._set_deadline(trio.current_time() + seconds)
 
     def _refuse(self, error: ProxyError, *, head_only: bool = False) -> None:
         """Answer a head that cannot be served, then end the connection: where the next request begins is unknown."""

@@ -29,6 +29,7 @@ from .phases import ForwardingPhase, RequestPhase, ResponseView
 from .relay import Relay
 from .runtime import Outcome, Phase, Runtime, outcome_of
 from .upload import Upload
+from .upstream.endpoint import Endpoint
 from .upstream.pool import Lease, Pool
 from .upstream.request import Client
 
@@ -101,6 +102,7 @@ class Exchange:
         "_seconds",
         "_stage",
         "_until",
+        "_upstream",
         "body",
         "deadline",
         "outcome",
@@ -138,6 +140,7 @@ class Exchange:
         self._phase = _REQUEST
         self._stage = _BODY
         self._seconds = total = self._deadlines.total
+        self._upstream: Endpoint | None = None
         self._until = self.deadline = math.inf if total == math.inf else trio.current_time() + total
         """The deadline of the stage, on Trio's clock."""
         if total != math.inf:
@@ -289,6 +292,7 @@ class Exchange:
         failure: ProxyError | None = None
         for pool in pools:
             forwarding.reassign(pool.endpoint)
+            self._upstream = pool.endpoint
             await self._check_wanted()
             with pool.lease() as lease:
                 self._lease = lease
@@ -305,7 +309,9 @@ class Exchange:
                     failure = error.with_traceback(None)
                     if error.code is Code.TOTAL_TIMEOUT:
                         break
+                    self._runtime.passed_over(pool.endpoint, error)
                     continue
+                self._runtime.reached(pool.endpoint)
                 await self._forward(lease, forwarding)
                 return
         assert failure is not None
@@ -461,7 +467,10 @@ class Exchange:
         self._runtime.errors[error.code] += 1
         if error.fault is not Fault.CLIENT:
             # Nothing else tells an operator, or, of a response that has begun, anybody.
-            detail = "" if error.detail is None else f" ({error.detail})"
+            said = error.detail
+            if error.fault is Fault.UPSTREAM and self._upstream is not None:
+                said = self._upstream.said(said)
+            detail = "" if said is None else f" ({said})"
             cut = ", its response was cut short" if self.writer.started else ""
             _logger.warning("request %s: %s: %s%s%s", self._public_id, error.code.value, error.message, detail, cut)
 

@@ -7,6 +7,7 @@ have one of these each and nothing in common. Does not live here: any task.
 from __future__ import annotations
 
 import enum
+import logging
 import secrets
 import ssl
 from collections import Counter
@@ -25,6 +26,8 @@ from .net import Connector, client_context, connect
 from .upstream.endpoint import Endpoint
 from .upstream.pool import Pool
 from .upstream.request import Forwarder
+
+_logger: Final = logging.getLogger("trioproxy")
 
 
 @final
@@ -103,6 +106,8 @@ class Statistics:
 
     connections: int
     """Clients' connections that are open."""
+    handshakes_failed: int
+    """Clients that did not get through their TLS handshake."""
     in_flight: dict[str, int]
     """Requests by phase: ``request``, ``forwarding``, ``response``."""
     pool: PoolStatistics
@@ -167,22 +172,41 @@ class Runtime:
         self.resolver_limiter: Final = trio.CapacityLimiter(max(4, len(self.rotation.pools)))
         self.draining = False
         self.connections = 0
+        self.handshakes_failed = 0
         self.in_flight: Final = dict.fromkeys(Phase, 0)
         self.outcomes: Final[Counter[Outcome]] = Counter()
         self.errors: Final[Counter[Code]] = Counter()
         self.tokens: Final[Counter[str]] = Counter()
         self._requests = 0
+        self._passed_over: Final[set[Endpoint]] = set()
+        """Endpoints that could not be connected to the last time."""
 
     def next_request_id(self) -> str:
         """An id that is unique within the process and, almost surely, among processes."""
         self._requests += 1
         return f"{self.instance}-{self._requests:x}"
 
+    def passed_over(self, endpoint: Endpoint, error: ProxyError) -> None:
+        """Take note that a request goes on to another endpoint, since this one cannot be reached.
+
+        Nobody else would tell: the request succeeds. Told once, until it can be reached again.
+        """
+        if len(self.rotation.pools) > 1 and endpoint not in self._passed_over:
+            self._passed_over.add(endpoint)
+            _logger.warning("an upstream is passed over: %s", endpoint.said(error.detail or error.message))
+
+    def reached(self, endpoint: Endpoint) -> None:
+        """Take note that a connection to the endpoint stands."""
+        if endpoint in self._passed_over:
+            self._passed_over.remove(endpoint)
+            _logger.warning("upstream %s can be reached again", endpoint.url)
+
     def statistics(self) -> Statistics:
         """A snapshot."""
         pools = self.rotation.pools
         return Statistics(
             connections=self.connections,
+            handshakes_failed=self.handshakes_failed,
             in_flight={phase.value: count for phase, count in self.in_flight.items()},
             pool=PoolStatistics(
                 idle=sum(pool.idle for pool in pools),

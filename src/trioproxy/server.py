@@ -210,17 +210,18 @@ class Proxy:
             self._connections.discard(connection)
 
     async def _shake_hands(self, transport: Transport, context: ssl.SSLContext) -> Transport | None:
-        """The connection with TLS on it; None for a client that did not get that far, which is told to nobody: scanners
-        and health checks of load balancers come and go like this."""
+        """The connection with TLS on it; None for a client that did not get that far. That is counted, and logged only
+        for those who look closely: scanners and health checks of load balancers come and go like this."""
         with trio.move_on_after(self._runtime.settings.deadlines.handshake) as shaking:  # noqa: ASYNC912 - not draining
             self._accepting.add(shaking)
             try:
                 if not self._runtime.draining:
                     return await start_tls(transport, context, server_side=True)
             except TlsError as error:
-                _logger.debug("a client's TLS handshake failed: %s", error)
+                _logger.info("a client's TLS handshake failed: %s", error)
             finally:
                 self._accepting.discard(shaking)
+        self._runtime.handshakes_failed += 1
         transport.close()
         return None
 

@@ -135,8 +135,17 @@ def test_a_certificate_is_read_again_on_sighup(mock: str, start: Callable[..., R
     assert "the new one" not in str(before)
     chain.write_text("nonsense")
     proxy.process.send_signal(signal.SIGHUP)
-    assert proxy.error().startswith("kept the certificate as it was: cannot find a PEM certificate and its key in ")
+    assert "WARNING kept the certificate as it was: there is no PEM certificate in " in proxy.error()
     assert ask(where)[1] == after
+
+
+def test_sighup_without_a_certificate_ends_nothing(mock: str, start: Callable[..., Running]) -> None:
+    proxy = start("serve", "--listen", "127.0.0.1:0", "--upstream", mock)
+    where = proxy.where()
+    proxy.line()
+    proxy.process.send_signal(signal.SIGHUP)
+    assert proxy.line() == "SIGHUP: there is no certificate to read again"
+    assert is_list(ask(where)[0])
 
 
 def test_unix_sockets_on_both_sides(mock: str, start: Callable[..., Running], tmp_path: Path) -> None:

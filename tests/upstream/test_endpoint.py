@@ -19,6 +19,8 @@ from trioproxy.upstream.endpoint import Endpoint
     [
         ("http://model", "model", 80, False, "http://model"),
         ("http://model:8000/", "model", 8000, False, "http://model:8000"),
+        ("model:8000", "model", 8000, False, "http://model:8000"),
+        ("[::1]:8000", "::1", 8000, False, "http://[::1]:8000"),
         ("HTTP://Model:8000", "model", 8000, False, "http://Model:8000"),
         ("http://127.0.0.1:1", "127.0.0.1", 1, False, "http://127.0.0.1:1"),
         ("http://[::1]:65535", "::1", 65535, False, "http://[::1]:65535"),
@@ -37,7 +39,9 @@ def test_a_url(url: str, host: str, port: int, tls: bool, shown: str) -> None:
     ("url", "what"),
     [
         ("", "must look like http://HOST:PORT"),
-        ("model:8000", "must look like http://HOST:PORT"),
+        ("model", "must look like http://HOST:PORT"),
+        ("model:x", "the port must be a number from 1 to 65535"),
+        ("user@model:80", "a user or a password is refused"),
         ("//model:8000", "must look like http://HOST:PORT"),
         ("http://", "must look like http://HOST:PORT"),
         ("http://:8000", "must look like http://HOST:PORT"),

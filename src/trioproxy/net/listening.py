@@ -11,7 +11,7 @@ import errno
 import os
 import socket
 import stat
-from collections.abc import Mapping
+from collections.abc import MutableMapping
 from typing import Final, final
 
 import trio
@@ -152,21 +152,42 @@ def _remove_stale(path: str) -> None:
         raise OSError(errno.EADDRINUSE, f"somebody listens at {path!r}")
 
 
-def inherited(environment: Mapping[str, str] = os.environ) -> list[Listener]:
+def inherited(environment: MutableMapping[str, str] | None = None) -> list[Listener]:
     """The sockets that were opened by whoever started this process, as systemd does it (sd_listen_fds(3)).
 
-    :raises OSError: there are none, or one of them does not listen for streams.
+    They can be taken once.
+
+    :param environment: where they are told of; the process's own, unless given.
+    :raises OSError: there are none (any more), or one of them does not listen for streams; then all are closed.
     """
+    if environment is None:
+        environment = os.environ
     if environment.get("LISTEN_PID") != str(os.getpid()):
         raise OSError("no sockets were passed to this process (LISTEN_PID is not its own): start it by a .socket unit")
     count = environment.get("LISTEN_FDS", "")
     if not count.isascii() or not count.isdigit() or not int(count):
         raise OSError(f"LISTEN_FDS must be how many sockets were passed, got {count!r}")
-    found: list[Listener] = []
-    for number in range(_FIRST_INHERITED, _FIRST_INHERITED + int(count)):
+    del environment["LISTEN_PID"], environment["LISTEN_FDS"]
+    sockets: list[socket.socket] = []
+    try:
+        for number in range(_FIRST_INHERITED, _FIRST_INHERITED + int(count)):
+            sockets.append(_passed(number))
+            if not _listens_for_streams(sockets[-1]):
+                raise OSError(f"the passed socket {number} does not listen for streams")
+    except BaseException:
+        for sock in sockets:
+            sock.close()
+        raise
+    return [Listener(sock) for sock in sockets]
+
+
+def _passed(number: int) -> socket.socket:
+    try:
         os.set_inheritable(number, False)
-        sock = socket.socket(fileno=number)
-        if sock.type != socket.SOCK_STREAM or not sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-            raise OSError(f"the passed socket {number} does not listen for streams")
-        found.append(Listener(sock))
-    return found
+        return socket.socket(fileno=number)
+    except OSError as error:
+        raise OSError(f"the passed file {number} is no socket: {error.strerror}") from None
+
+
+def _listens_for_streams(sock: socket.socket) -> bool:
+    return sock.type == socket.SOCK_STREAM and bool(sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))

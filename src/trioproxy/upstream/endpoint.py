@@ -26,8 +26,8 @@ _UNIX_PATH: Final = 107
 class Endpoint:
     """One upstream.
 
-    :param url: ``http://HOST[:PORT]``, ``https://HOST[:PORT]`` or ``unix:/PATH``; a path, a user or a query after the
-        host is refused.
+    :param url: ``http://HOST[:PORT]``, ``https://HOST[:PORT]``, ``unix:/PATH``, or ``HOST:PORT`` for the first; a path,
+        a user or a query after the host is refused.
     :raises ValueError: the URL is not one of those, with what is wrong.
     """
 
@@ -53,7 +53,7 @@ class Endpoint:
         if url.startswith("unix:"):
             self._init_unix(url)
         else:
-            self._init_url(url)
+            self._init_url(url if "://" in url or ":" not in url or url.startswith("//") else f"http://{url}")
 
     def _init_unix(self, url: str) -> None:
         path = url.removeprefix("unix:")
@@ -103,6 +103,12 @@ class Endpoint:
 
     def __repr__(self) -> str:
         return f"<Endpoint {self.url}>"
+
+    def said(self, detail: str | None) -> str:
+        """What a log line says of it: its URL, once, and the detail."""
+        if detail is None:
+            return self.url
+        return detail if self.url in detail else f"{self.url}: {detail}"
 
     async def addresses(self) -> list[Address]:
         """The addresses of the endpoint, of the last look-up that succeeded; waits for the first one.
