@@ -26,7 +26,8 @@ def tls_context(
     """
     context = _trust(verify, trust_env=trust_env)
     if cert is not None:
-        chain, key, passphrase = (*((cert,) if isinstance(cert, str) else cert), None, None)[:3]
+        chain, *rest = (cert,) if isinstance(cert, str) else cert
+        key, passphrase = (*rest, None, None)[:2]
         try:
             load_chain(context, Path(chain), None if key is None else Path(key), passphrase)
         except OSError as error:
