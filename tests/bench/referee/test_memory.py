@@ -32,8 +32,10 @@ SCRIPT = Path(faulty_memory.__file__)
 LARGE = 2**20
 MIB = 2**20
 SERVE = f"{shlex.quote(sys.executable)} -m trioproxy serve --listen {{listen}} --upstream http://{{upstream}}"
-SHORT = ["--size", "4K", "--size", "1M", "--streams", "8", "--settle", "0.3", "--after", "0.5"]
-SHORT += ["--rounds", "3", "--requests", "30", "--unread", "24M", "--hold", "0.7"]
+SHORT = (
+    *("--size", "4K", "--size", "1M", "--streams", "8", "--settle", "0.3", "--after", "0.5"),
+    *("--rounds", "3", "--requests", "30", "--unread", "24M", "--hold", "0.7"),
+)
 
 
 def command(name: str, listen: str = "{listen}", upstream: str = "{upstream}") -> list[str]:
