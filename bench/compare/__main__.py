@@ -32,7 +32,8 @@ from bench.peers.peer import PeerError
 from bench.peers.registry import PEERS
 from trioproxy.bench.referee.report import Machine
 
-ALL: Final = tuple(name for name in PEERS if name != "bare")
+ALL: Final = tuple(name for name in PEERS if name not in ("bare", "production-stack"))
+"""Peers that are measured unless told otherwise: the first is no product, and no registry has the second."""
 _QUICK: Final = Plan(
     cancel=("--rounds", "2", "--streams", "50", "--way", "fin", "--no-drain"),
     memory=("--quick",),
