@@ -15,6 +15,7 @@ from click.core import ParameterSource
 from .engine_options import EngineOptions, engine_options, engine_plan
 from .memory_cli import memory
 from .outputs import FILE, Outputs, output_options, parse_requirements
+from .proxies import Proxy, header, proxy_options
 
 _POSITIVE: Final = click.FloatRange(min=0, min_open=True)
 _STAGES: Final = ("uploading", "before-head", "early-head", "stall", "mid-stream", "after-last", "whole")
@@ -32,24 +33,8 @@ def bench() -> None:
     """
 
 
-def _address(text: str) -> tuple[str, int]:
-    host, colon, port = text.rpartition(":")
-    if not colon or not port.isascii() or not port.isdigit() or int(port) > 65535:
-        raise click.BadParameter(f"{text!r} is not HOST:PORT, such as 127.0.0.1:8000", param_hint="--upstream-listen")
-    return host.strip("[]") or "0.0.0.0", int(port)
-
-
-def _header(text: str) -> tuple[str, str]:
-    name, colon, value = text.partition(":")
-    if not colon or not name.strip():
-        raise click.BadParameter(f"{text!r} is not 'Name: value'", param_hint="--header")
-    return name.strip(), value.strip()
-
-
 @bench.command()
-@click.option("--proxy", metavar="URL", help="A proxy that runs already and forwards to --upstream-listen.")
-@click.option("--upstream-listen", metavar="HOST:PORT", help="Where to play the model server.")
-@click.option("--proxy-cmd", metavar="COMMAND", help="Starts a proxy; {listen} and {upstream} are filled in.")
+@proxy_options
 @click.option("--stage", "stages", type=click.Choice(_STAGES), multiple=True, help="Where to leave. Default: all.")
 @click.option("--way", "ways", type=click.Choice(_WAYS), multiple=True, help="How to leave. Default: all.")
 @click.option(
@@ -99,16 +84,11 @@ def _header(text: str) -> tuple[str, str]:
 @click.option(
     *("--late", "late_after"), type=_POSITIVE, default=0.25, show_default=True, help="Seconds until an abort is late."
 )
-@click.option("--model", default="mock-model", show_default=True, help="The model that requests ask for.")
-@click.option("--header", "headers", metavar="'NAME: VALUE'", multiple=True, help="A further one of every request.")
 @engine_options
 @output_options
 @click.option("--records", type=FILE, help="Write one JSON line for each request, while the run goes on.")
 @click.option("--keep-payloads", is_flag=True, help="Keep request bodies in the records.")
 def cancel(
-    proxy: str | None,
-    upstream_listen: str | None,
-    proxy_cmd: str | None,
     stages: tuple[str, ...],
     ways: tuple[str, ...],
     upstreams: tuple[str, ...],
@@ -125,12 +105,10 @@ def cancel(
     interval: float,
     watch: float,
     late_after: float,
-    model: str,
-    headers: tuple[str, ...],
     requirements: tuple[str, ...],
     records: Path | None,
     keep_payloads: bool,
-    **written: Any,
+    **others: Any,
 ) -> None:
     """Let clients leave at every stage and in every way, and tell what the model server saw of it."""
     from ..process import raise_file_limit
@@ -142,37 +120,24 @@ def cancel(
     from .referee.engine import EngineRun
     from .referee.engine_report import ENGINE
     from .referee.metrics import CANCEL
-    from .referee.target import parse_command, parse_url
     from .running import Progress, conclude
 
-    extra = tuple(_header(one) for one in headers)
-    outputs = Outputs.of(written)
-    engine = EngineOptions.of(written)
+    outputs = Outputs.of(others)
+    engine = EngineOptions.of(others)
+    proxy = Proxy.of(others, plays_model_server=engine.engine_metrics is None)
     required = parse_requirements(requirements, CANCEL if engine.engine_metrics is None else ENGINE)
-    if (proxy is None) == (proxy_cmd is None):
-        raise click.UsageError("one of --proxy and --proxy-cmd is needed")
-    if proxy is not None and upstream_listen is None and engine.engine_metrics is None:
-        raise click.UsageError("--proxy needs --upstream-listen HOST:PORT, where the proxy forwards to")
-    try:
-        address = None if proxy is None else parse_url(proxy, extra)
-    except ValueError as error:
-        raise click.BadParameter(str(error), param_hint="--proxy") from None
-    try:
-        command = None if proxy_cmd is None else parse_command(proxy_cmd)
-    except ValueError as error:
-        raise click.BadParameter(str(error), param_hint="--proxy-cmd") from None
     if engine.engine_metrics is not None:
         given = click.get_current_context().get_parameter_source("model") is not ParameterSource.DEFAULT
         chosen = engine_plan(
             engine,
-            proxy=address,
-            command=command,
+            proxy=proxy.address,
+            command=proxy.command,
             stages=stages,
             ways=ways,
             fractions=fractions,
-            headers=extra,
-            engine_headers=tuple(_header(one) for one in engine.engine_headers),
-            model=model if given else None,
+            headers=proxy.headers,
+            engine_headers=tuple(map(header, engine.engine_headers)),
+            model=proxy.model if given else None,
             count=rounds,
             size=size,
             upload_size=upload_size,
@@ -191,11 +156,11 @@ def cancel(
             [Upstream(one) for one in upstreams] or [Upstream.STOPS],
             fractions,
         ),
-        proxy=address,
-        command=command,
-        upstream_listen=("127.0.0.1", 0) if upstream_listen is None else _address(upstream_listen),
-        headers=extra,
-        model=model,
+        proxy=proxy.address,
+        command=proxy.command,
+        upstream_listen=proxy.upstream_listen,
+        headers=proxy.headers,
+        model=proxy.model,
         rounds=rounds,
         crowd_cases=crowd_cases(chosen_stages, chosen_ways) if streams else (),
         streams=streams,

@@ -26,20 +26,21 @@ class Proxy(NamedTuple):
     model: str
 
     @classmethod
-    def of(cls, values: dict[str, Any]) -> Proxy:
+    def of(cls, values: dict[str, Any], *, plays_model_server: bool = True) -> Proxy:
         """From a command's keyword arguments, taking from these what is its own.
 
+        :param plays_model_server: whether a proxy that runs already must be said to forward to here.
         :raises click.UsageError: they contradict each other, or one is not what it should be.
         """
         names = ("proxy", "proxy_cmd", "upstream_listen", "headers", "model")
-        return _parse(*(values.pop(name) for name in names))
+        return _parse(*(values.pop(name) for name in names), plays_model_server=plays_model_server)
 
 
 _OPTIONS: Final = (
-    click.option("--proxy", metavar="URL", help="A proxy that forwards to --upstream-listen."),
-    click.option("--upstream-listen", metavar="HOST:PORT", help="Where to play the model server."),
-    click.option("--proxy-cmd", metavar="COMMAND", help="Starts a proxy; {listen} and {upstream} are filled in."),
-    click.option("--model", default="mock-model", show_default=True, metavar="NAME"),
+    click.option("--proxy", metavar="URL", help="A proxy that runs already, forwarding to --upstream-listen."),
+    click.option("--upstream-listen", metavar="HOST:PORT", help="Where to play the model server, for --proxy."),
+    click.option("--proxy-cmd", metavar="COMMAND", help="Starts a proxy; {listen} and {upstream} become HOST:PORT."),
+    click.option("--model", default="mock-model", show_default=True, metavar="NAME", help="That requests ask for."),
     click.option("--header", "headers", metavar="'NAME: VALUE'", multiple=True, help="A further one of each request."),
 )
 
@@ -52,14 +53,20 @@ def proxy_options(command: _Command) -> _Command:
 
 
 def _parse(
-    proxy: str | None, proxy_cmd: str | None, upstream_listen: str | None, headers: Sequence[str], model: str
+    proxy: str | None,
+    proxy_cmd: str | None,
+    upstream_listen: str | None,
+    headers: Sequence[str],
+    model: str,
+    *,
+    plays_model_server: bool,
 ) -> Proxy:
     from .referee.target import parse_command, parse_url
 
-    extra = tuple(map(_header, headers))
+    extra = tuple(map(header, headers))
     if (proxy is None) == (proxy_cmd is None):
         raise click.UsageError("one of --proxy and --proxy-cmd is needed")
-    if proxy is not None and upstream_listen is None:
+    if plays_model_server and proxy is not None and upstream_listen is None:
         raise click.UsageError("--proxy needs --upstream-listen HOST:PORT, where the proxy forwards to")
     try:
         address = None if proxy is None else parse_url(proxy, extra)
@@ -80,7 +87,11 @@ def _address(text: str) -> tuple[str, int]:
     return host.strip("[]") or "0.0.0.0", int(port)
 
 
-def _header(text: str) -> tuple[str, str]:
+def header(text: str) -> tuple[str, str]:
+    """A header field.
+
+    :raises click.BadParameter: it is none.
+    """
     name, colon, value = text.partition(":")
     if not colon or not name.strip():
         raise click.BadParameter(f"{text!r} is not 'Name: value'", param_hint="--header")
