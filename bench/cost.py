@@ -19,7 +19,7 @@ from bench import process
 from bench.event_leg import EventCost, measure_events
 from bench.origin import Origin, serving
 from bench.peers.peer import PeerError
-from bench.peers.registry import PEERS, peers_with
+from bench.peers.registry import PLAIN, peers_with
 from bench.peers.running import Running, end_on_sigterm, running
 from bench.report import Check, Rounds, status, table, told, verdict, write_json
 from bench.request_leg import RequestCost, measure_requests
@@ -189,7 +189,7 @@ def _parse(arguments: Sequence[str] | None) -> Options:
     parser = argparse.ArgumentParser(
         prog="python -m bench.cost", description="CPU per small request and per streamed event."
     )
-    parser.add_argument("--proxies", nargs="+", choices=sorted(PEERS), default=["trioproxy", "haproxy"])
+    parser.add_argument("--proxies", nargs="+", choices=PLAIN, default=["trioproxy", "haproxy"])
     parser.add_argument("--serve", default="", metavar="OPTIONS", help="further options of `trioproxy serve`")
     parser.add_argument("--seconds", type=float, default=4.0, help="of each load, each proxy, each round")
     parser.add_argument("--rounds", type=int, default=3)

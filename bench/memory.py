@@ -19,7 +19,7 @@ from bench.crowd import gathered
 from bench.flood import Flood, flood
 from bench.origin import Origin, serving
 from bench.peers.peer import Peer, PeerError
-from bench.peers.registry import PEERS, peers_with
+from bench.peers.registry import PEERS, PLAIN, peers_with
 from bench.peers.running import end_on_sigterm, running
 from bench.report import Check, status, table, told, verdict, write_json
 from bench.wire import Loop, ProbeError
@@ -300,7 +300,7 @@ def _parse(arguments: Sequence[str] | None) -> Options:
     parser = argparse.ArgumentParser(
         prog="python -m bench.memory", description="Memory per stream, and of what nobody reads."
     )
-    parser.add_argument("--proxies", nargs="+", choices=sorted(PEERS), default=["trioproxy"])
+    parser.add_argument("--proxies", nargs="+", choices=PLAIN, default=["trioproxy"])
     parser.add_argument("--serve", default="", metavar="OPTIONS", help="further options of `trioproxy serve`")
     parser.add_argument("--streams", type=int, default=200)
     parser.add_argument("--large-streams", type=int, default=32, help="of 16 MiB prompts")

@@ -60,9 +60,13 @@ def _failed(error: Exception) -> int:
 
 
 def _listed() -> str:
-    rows = [[name, peer.installation.missing() or "installed"] for name, peer in PEERS.items()]
-    width = max(len(name) for name, _ in rows)
-    return "\n".join(f"{name.ljust(width)}  {state}" for name, state in rows)
+    width = max(map(len, PEERS))
+    return "\n".join(f"{name.ljust(width)}  {_state(peer)}" for name, peer in PEERS.items())
+
+
+def _state(peer: Peer) -> str:
+    headers = [f"clients must send {name}: {value}" for name, value in peer.headers.items()]
+    return "; ".join([peer.installation.missing() or "installed", *headers])
 
 
 async def _install(peer: Peer) -> int:

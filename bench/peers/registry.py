@@ -34,6 +34,9 @@ PEERS: Final[dict[str, Peer]] = {
     )
 }
 
+PLAIN: Final = sorted(name for name, peer in PEERS.items() if peer.ready is None)
+"""Those that ask nothing of their upstream by themselves: the model server of a bench's probe has no `/health`."""
+
 
 def peers_with(serve: str) -> dict[str, Peer]:
     """All peers, trioproxy's `serve` with the options in `serve`, written as in a shell."""

@@ -1,5 +1,6 @@
-"""SGLang's router (Rust, with a launcher in Python). It needs `/health` of its upstream to start.
+"""SGLang's router (Rust, with a launcher in Python). It needs `/health` of its upstream.
 
+It accepts connections and says that it is alive before that, but a request is a 503 then; `/readiness` tells.
 Its metrics cannot be switched off, and want a port of their own.
 """
 
@@ -26,6 +27,6 @@ SGLANG_ROUTER: Final = Peer(
     "sglang-router",
     Pip("sglang-router", "sglang-router==0.3.2", "bin/python"),
     _arguments,
-    ready="/health",
-    start_timeout=30.0,
+    ready="/readiness",
+    start_timeout=60.0,
 )

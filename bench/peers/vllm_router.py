@@ -26,5 +26,5 @@ VLLM_ROUTER: Final = Peer(
     Pip("vllm-router", "vllm-router==0.1.17", "bin/vllm-router"),
     _arguments,
     ready="/health",
-    start_timeout=30.0,
+    start_timeout=60.0,
 )

@@ -81,7 +81,7 @@ def test_a_peer_that_pip_cannot_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("TRIOPROXY_BENCH_CACHE", str(tmp_path))
-    nowhere = Peer("nowhere", Pip("nowhere", str(tmp_path / "nowhere"), "bin/nowhere"), lambda *_: [])
+    nowhere = Peer("nowhere", Pip("nowhere", str(tmp_path / "nowhere"), "bin/nowhere"), lambda _, __, ___: [])
     monkeypatch.setitem(PEERS, "nowhere", nowhere)
     assert main(["nowhere", "--listen", "127.0.0.1:9000", "--upstream", "http://127.0.0.1:8000"]) == 1
     told = capfd.readouterr().err
@@ -92,7 +92,9 @@ def test_a_peer_that_pip_cannot_install(
 
 def test_a_system_package_needs_root(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    monkeypatch.setitem(PEERS, "absent", Peer("absent", Debian("absent-package", "absent-program"), lambda *_: []))
+    monkeypatch.setitem(
+        PEERS, "absent", Peer("absent", Debian("absent-package", "absent-program"), lambda _, __, ___: [])
+    )
     assert main(["absent", "--install"]) == 1
     assert "absent-program is not installed; on Debian: apt-get install absent-package" in capfd.readouterr().err
 
