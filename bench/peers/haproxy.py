@@ -1,4 +1,8 @@
-"""HAProxy, with one thread, keep-alive and reuse on both sides; `http-no-delay` as token streams need it."""
+"""HAProxy, with one thread, keep-alive and reuse on both sides; `http-no-delay` as token streams need it.
+
+`abortonclose` too: without it, a client that ends its connection before the response's head counts as one that has only
+finished asking, so that no abort before the head reaches the model server (haproxy 2.6, 4.2 "option abortonclose").
+"""
 
 from __future__ import annotations
 
@@ -18,6 +22,7 @@ defaults
     mode http
     option http-keep-alive
     option http-no-delay
+    option abortonclose
     retries 0
     timeout connect 5s
     timeout client {PATIENCE}s
