@@ -124,8 +124,8 @@ def cancel(
 
     outputs = Outputs.of(others)
     engine = EngineOptions.of(others)
-    proxy = Proxy.of(others, plays_model_server=engine.engine_metrics is None)
     required = parse_requirements(requirements, CANCEL if engine.engine_metrics is None else ENGINE)
+    proxy = Proxy.of(others, plays_model_server=engine.engine_metrics is None)
     if engine.engine_metrics is not None:
         given = click.get_current_context().get_parameter_source("model") is not ParameterSource.DEFAULT
         chosen = engine_plan(

@@ -33,7 +33,7 @@ from .metrics import Spread
 from .play import run_name
 from .records import Leg
 from .report import Machine, difference, void
-from .target import Target, TargetError, first_of, started, wait_listening
+from .target import Target, interrupted, started, wait_listening, what_ends
 from .usage import OwnWatch
 
 _STREAM: Final = Case(Stage.NONE, Way.STAY)
@@ -113,16 +113,11 @@ class EngineRun:
 
     async def run(self) -> None:
         """Run to the end, or to what ends it: then ``report`` says why. Cancelled, nothing is left running."""
-        try:
-            await self._run()
-        except* (TargetError, EngineError) as group:
-            self._error = str(first_of(group))
-        except* OSError as group:
-            self._error = f"the system refuses what the tool needs: {first_of(group)}"
+        self._error = await what_ends(self._run, EngineError)
 
     def interrupted(self, by: str) -> None:
         """Somebody has cancelled it."""
-        self._error = f"interrupted by {by}; what had been found until then is reported"
+        self._error = interrupted(by)
 
     async def _run(self) -> None:
         plan = self._plan

@@ -32,7 +32,7 @@ from .payloads import Payloads
 from .play import Play, run_name
 from .records import RecordWriter
 from .report import Machine
-from .target import Target, TargetError, first_of, play_model_server, reachable, started, wait_listening
+from .target import Target, TargetError, interrupted, play_model_server, reachable, started, wait_listening, what_ends
 from .usage import OwnWatch, available_memory
 
 SIZES: Final = (4 * 2**10, 512 * 2**10, 4 * 2**20)
@@ -107,16 +107,11 @@ class MemoryRun:
 
     async def run(self) -> None:
         """Run to the end, or to what ends it: then ``report`` says why. Cancelled, nothing is left running."""
-        try:
-            await self._run()
-        except* TargetError as group:
-            self._error = str(first_of(group))
-        except* OSError as group:
-            self._error = f"the system refuses what the tool needs: {first_of(group)}"
+        self._error = await what_ends(self._run)
 
     def interrupted(self, by: str) -> None:
         """Somebody has cancelled it."""
-        self._error = f"interrupted by {by}; what had been found until then is reported"
+        self._error = interrupted(by)
 
     async def _run(self) -> None:
         plan = self.plan

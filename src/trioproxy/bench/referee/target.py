@@ -14,7 +14,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import IO, Final, cast, final
 from urllib.parse import urlsplit
@@ -41,6 +41,27 @@ def first_of(group: BaseExceptionGroup[BaseException]) -> BaseException:
     if isinstance(first, BaseExceptionGroup):
         return first_of(cast("BaseExceptionGroup[BaseException]", first))
     return first
+
+
+async def what_ends(main: Callable[[], Awaitable[None]], *expected: type[Exception]) -> str | None:
+    """Run a measurement; returns what has ended it early, in words, or None.
+
+    :param expected: what may end it besides a ``TargetError`` and what the system refuses. Anything else is raised.
+    """
+    endings: tuple[type[Exception], ...] = (TargetError, *expected)
+    why: str | None = None
+    try:
+        await main()
+    except* endings as group:
+        why = str(first_of(group))
+    except* OSError as group:
+        why = f"the system refuses what the tool needs: {first_of(group)}"
+    return why
+
+
+def interrupted(by: str) -> str:
+    """What is said to have ended a measurement that was cancelled."""
+    return f"interrupted by {by}; what had been found until then is reported"
 
 
 def reachable(host: str) -> str:
