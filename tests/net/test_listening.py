@@ -165,8 +165,19 @@ for number in (3, 4):
 """
 
 
-def test_of_passed_sockets_all_are_taken_or_none() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as good, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as bad:
+@pytest.mark.parametrize(
+    ("family", "kind", "listens"),
+    [("AF_INET", "SOCK_DGRAM", False), ("AF_INET", "SOCK_STREAM", False), ("AF_VSOCK", "SOCK_STREAM", True)],
+)
+def test_of_passed_sockets_all_are_taken_or_none(family: str, kind: str, listens: bool) -> None:
+    try:
+        bad = socket.socket(getattr(socket, family), getattr(socket, kind))
+    except (AttributeError, OSError) as error:
+        pytest.skip(f"no {family} here: {error}")
+    with socket.create_server(("127.0.0.1", 0)) as good, bad:
+        if listens:
+            bad.bind((socket.VMADDR_CID_ANY, 5555))
+            bad.listen()
         done = subprocess.run(
             [sys.executable, "-c", REFUSING_CHILD, str(good.fileno()), str(bad.fileno())],
             env={**os.environ, "LISTEN_FDS": "2"},
@@ -176,7 +187,11 @@ def test_of_passed_sockets_all_are_taken_or_none() -> None:
             timeout=20,
             check=False,
         )
-    assert done.stdout.splitlines() == ["the passed socket 4 does not listen for streams", "closed", "closed"]
+    assert done.stdout.splitlines() == [
+        "the passed socket 4 does not listen for streams of TCP or of a unix socket",
+        "closed",
+        "closed",
+    ]
     assert not done.stderr
 
 

@@ -173,7 +173,7 @@ def inherited(environment: MutableMapping[str, str] | None = None) -> list[Liste
         for number in range(_FIRST_INHERITED, _FIRST_INHERITED + int(count)):
             sockets.append(_passed(number))
             if not _listens_for_streams(sockets[-1]):
-                raise OSError(f"the passed socket {number} does not listen for streams")
+                raise OSError(f"the passed socket {number} does not listen for streams of TCP or of a unix socket")
     except BaseException:
         for sock in sockets:
             sock.close()
@@ -190,4 +190,6 @@ def _passed(number: int) -> socket.socket:
 
 
 def _listens_for_streams(sock: socket.socket) -> bool:
-    return sock.type == socket.SOCK_STREAM and bool(sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
+    known = sock.family in (socket.AF_INET, socket.AF_INET6, getattr(socket, "AF_UNIX", None))
+    accepts = bool(sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
+    return known and accepts and sock.type == socket.SOCK_STREAM
