@@ -9,6 +9,7 @@ import fcntl
 import os
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import AsyncGenerator
@@ -20,6 +21,7 @@ import trio
 
 from bench.peers.peer import PeerError
 
+_END_TIMEOUT: Final = 5.0
 _SHOWN: Final = 2000
 """Characters of an installer's output that are shown, the last ones."""
 
@@ -147,8 +149,17 @@ async def _run(*command: str, environment: dict[str, str] | None = None) -> None
         stderr=subprocess.STDOUT,
         check=False,
         env={**os.environ, **(environment or {})},
+        start_new_session=True,
+        deliver_cancel=_end_all,
     )
     if done.returncode:
         error = PeerError(f"{shlex.join(command)}: status {done.returncode}")
         error.add_note(done.stdout.decode(errors="replace")[-_SHOWN:].strip())
         raise error
+
+
+async def _end_all(process: trio.Process) -> None:
+    """With its children, which an installer has: they would go on writing into the environment."""
+    os.killpg(process.pid, signal.SIGTERM)
+    await trio.sleep(_END_TIMEOUT)  # cancelled when it has ended
+    os.killpg(process.pid, signal.SIGKILL)
