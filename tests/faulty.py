@@ -151,6 +151,30 @@ class LosesSlot(Correct):
                 self.slots.release()
 
 
+class AsksAgain(Correct):
+    """Takes a request that was cancelled before its answer for one that has failed, and sends it once more."""
+
+    def forwarded(self, request: Request) -> None:
+        pass
+
+    async def forward(self, client: trio.SocketStream, request: Request) -> None:
+        try:
+            await super().forward(client, request)
+        except trio.Cancelled:
+            if not request.answered:
+                assert self.background is not None
+                self.background.start_soon(self.again, bytes(request))
+            raise
+
+    async def again(self, request: bytes) -> None:
+        """The same request, for nobody."""
+        await trio.sleep(0.05)
+        async with await trio.open_tcp_stream(*self.upstream) as upstream:
+            await upstream.send_all(request)
+            while await upstream.receive_some(65536):
+                pass
+
+
 class Dies(Correct):
     """Ends its whole process at its fourth request."""
 
@@ -171,6 +195,7 @@ PROXIES: dict[str, type[Correct]] = {
     "task": LeaksTask,
     "body": RetainsBody,
     "slot": LosesSlot,
+    "again": AsksAgain,
     "dies": Dies,
 }
 

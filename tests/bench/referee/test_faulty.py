@@ -60,6 +60,7 @@ def caught(report: CancelReport) -> set[str]:
         ("late", {"late_aborts"}),
         ("task", {"tasks_alive_100_ms"}),
         ("slot", {"lost_slots"}),
+        ("again", {"missed_aborts", "sent_after_leave"}),
         ("body", set[str]()),
     ],
 )
@@ -71,6 +72,8 @@ async def test_each_fault_has_its_figure(name: str, expected: set[str]) -> None:
         assert report.metrics["tokens_for_nobody"]
     if name == "slot":
         assert report.metrics["lost_slots"] == 4  # of the 8 aborts, those before the answer
+    if name == "again":
+        assert report.metrics["missed_aborts"] == report.metrics["sent_after_leave"] == 4
     if name == "task":
         assert report.tasks is not None
         assert set(report.tasks.names) == {"forgotten"}

@@ -64,6 +64,10 @@ class Index:
         """Wait until the request's head is with the model server. Its deadline is the caller's."""
         await _until(lambda: bool(self.seen(request_id)))
 
+    async def another(self, request_id: str, known: int) -> None:
+        """Wait until there are more than ``known`` records of the request. Its deadline is the caller's."""
+        await _until(lambda: len(self.seen(request_id)) > known)
+
     async def settled(self, request_id: str) -> None:
         """Wait until the model server has nothing to do for the request. Its deadline is the caller's."""
         await _until(lambda: _settled(self.seen(request_id)))

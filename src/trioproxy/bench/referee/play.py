@@ -26,6 +26,9 @@ _ARRIVAL: Final = 0.2
 """Seconds in which the head of a request whose body is under way comes to the model server, if it ever does."""
 _NEXT: Final = 0.1
 """Seconds after a client has left, if it was not seen, from which on the next one does not disturb what is watched."""
+_ASKED_AGAIN: Final = 0.25
+"""Seconds that are watched after the model server has seen a client leave: to some proxies a request that was cancelled
+is one that has failed, and they send it once more."""
 CONTROL: Final = Case(Stage.NONE, Way.STAY)
 
 
@@ -234,6 +237,15 @@ class Request:
                 nursery.cancel_scope.cancel()
         self._watched = time.monotonic()
 
+    async def watch_for_more(self) -> None:
+        """See whether the proxy asks again for a client that has left; if so, wait as ``watch`` does."""
+        index = self._play.index
+        known = len(index.seen(self.id))
+        with trio.move_on_after(_ASKED_AGAIN):
+            await index.another(self.id, known)
+        if len(index.seen(self.id)) > known:
+            await self.watch()
+
     def close(self) -> None:
         """Close the connection, if it is open."""
         if self.client is not None:
@@ -337,6 +349,8 @@ async def play_once(request: Request, leaving: Callable[[], None]) -> Record:
             await request.watch()
         leaving()
         await request.watch()
+        if request.case.way is not Way.STAY:
+            await request.watch_for_more()
     except BaseException:
         request.close()
         raise
