@@ -51,6 +51,7 @@ class Options(argparse.Namespace):
     rounds: int
     quick: bool
     measure: list[str]
+    render: bool
     out: Path
 
 
@@ -58,6 +59,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run; returns the exit status: 1 if a peer cannot be installed, or trioproxy was not measured or
     has missed an abort."""
     options = _parse(arguments)
+    if options.render:
+        _render(msgspec.json.decode((options.out / "compare.json").read_bytes(), type=Comparison), options.out)
+        return 0
     plan = _QUICK if options.quick else _FULL
     try:
         for name in options.peers:
@@ -91,7 +95,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             for result in comparison.results:
                 result.cost = costs[result.name]
         _write(comparison, options.out)
-    draw(comparison, options.out / "compare.png")
+    _render(comparison, options.out)
     _say(f"written to {options.out}: compare.json, compare.md, compare.png")
     ours = [result for result in comparison.results if result.name == "trioproxy"]
     return 1 if any(_missed(result) for result in ours) else 0
@@ -121,6 +125,11 @@ def _write(comparison: Comparison, out: Path) -> None:
     (out / "compare.md").write_text(render(comparison))
 
 
+def _render(comparison: Comparison, out: Path) -> None:
+    _write(comparison, out)
+    draw(comparison, out / "compare.png")
+
+
 def _say(what: str) -> None:
     print(what, file=sys.stderr, flush=True)
 
@@ -133,6 +142,7 @@ def _parse(arguments: Sequence[str] | None) -> Options:
         "--measure", nargs="+", choices=["cancel", "memory", "cost"], default=["cancel", "memory", "cost"]
     )
     parser.add_argument("--quick", action="store_true", help="a look in a few minutes, not for publication")
+    parser.add_argument("--render", action="store_true", help="measure nothing: write page and picture of --out again")
     parser.add_argument("--out", type=Path, default=Path("bench/results"))
     options = parser.parse_args(arguments, namespace=Options())
     if BASELINE not in options.peers and "cost" in options.measure:

@@ -118,9 +118,10 @@ def _cancel(comparison: Comparison) -> list[str]:
         "## A client leaves: what the model server sees",
         "Milliseconds from the client's call to close until the model server sees the disconnect, one request at a"
         " time, median. **missed** m/n: of n aborts m were not seen while the model server went on for the time"
-        " watched. late: seen, but after more than a quarter of a second. served: the proxy goes on for a client that"
-        " has shut down its sending side only, which TCP allows. unsent: the request had not been passed on, so that"
-        " nothing was wasted.",
+        " watched. late: seen, but after more than a quarter of a second; prefill and stalls last half a second here,"
+        " so that 490 is a proxy that finds out by the next token, however long that takes. served: the proxy goes on"
+        " for a client that has shut down its sending side only, which TCP allows. unsent: the request had not been"
+        " passed on, so that nothing was wasted.",
         _table(["stage", "way", *comparison.names], rows, left=2),
         _again(comparison, "cancel", comparison.plan.cancel),
     ]

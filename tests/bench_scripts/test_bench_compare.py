@@ -124,7 +124,9 @@ def test_the_page_says_what_was_missed_and_how_to_have_it_again(comparison: Comp
 def test_it_can_be_kept_and_drawn(comparison: Comparison, tmp_path: Path) -> None:
     again = msgspec.json.decode(msgspec.json.encode(comparison), type=Comparison)
     assert render(again) == render(comparison)
-    draw(comparison, tmp_path / "compare.png")
+    (tmp_path / "compare.json").write_bytes(msgspec.json.encode(comparison))
+    assert main(["--render", "--out", str(tmp_path)]) == 0
+    assert (tmp_path / "compare.md").read_text() == render(comparison)
     assert (tmp_path / "compare.png").read_bytes().startswith(b"\x89PNG")
 
 
