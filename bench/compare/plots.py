@@ -3,6 +3,9 @@
 Lives here: drawing. The colours are told apart by people who cannot see red and green too, and words stand beside them.
 """
 
+# matplotlib leaves types of keyword arguments unknown.
+# pyright: reportUnknownMemberType=false
+
 from __future__ import annotations
 
 import statistics
