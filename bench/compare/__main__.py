@@ -135,7 +135,10 @@ def _say(what: str) -> None:
 
 
 def _parse(arguments: Sequence[str] | None) -> Options:
-    parser = argparse.ArgumentParser(prog="python -m bench.compare", description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.compare",
+        description="Measure all peers in turn, and write a page, a picture and all figures.",
+    )
     parser.add_argument("--peers", nargs="+", choices=sorted(PEERS), default=list(ALL), metavar="NAME")
     parser.add_argument("--rounds", type=int, default=2, help="of cancellation, alternating (%(default)s)")
     parser.add_argument(
