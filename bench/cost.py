@@ -18,7 +18,9 @@ from typing import Final, NamedTuple
 from bench import process
 from bench.event_leg import EventCost, measure_events
 from bench.origin import Origin, serving
-from bench.peers import PEERS, PeerError, Running, end_on_sigterm, peers_with, running
+from bench.peers.peer import PeerError
+from bench.peers.registry import PLAIN, peers_with
+from bench.peers.running import Running, end_on_sigterm, running
 from bench.report import Check, Rounds, status, table, told, verdict, write_json
 from bench.request_leg import RequestCost, measure_requests
 from bench.wire import Loop, ProbeError
@@ -92,7 +94,7 @@ def measure(options: Options) -> dict[str, Costs]:
     with contextlib.ExitStack() as stack:
         loop = stack.enter_context(Loop())
         origin = stack.enter_context(serving(loop))
-        proxies = [stack.enter_context(running(name, origin.port, peers)) for name in options.proxies]
+        proxies = [stack.enter_context(running(peers[name], origin.port)) for name in options.proxies]
         for number in range(options.rounds):
             order = proxies if number % 2 == 0 else proxies[::-1]
             for proxy in order:
@@ -187,7 +189,7 @@ def _parse(arguments: Sequence[str] | None) -> Options:
     parser = argparse.ArgumentParser(
         prog="python -m bench.cost", description="CPU per small request and per streamed event."
     )
-    parser.add_argument("--proxies", nargs="+", choices=sorted(PEERS), default=["trioproxy", "haproxy"])
+    parser.add_argument("--proxies", nargs="+", choices=PLAIN, default=["trioproxy", "haproxy"])
     parser.add_argument("--serve", default="", metavar="OPTIONS", help="further options of `trioproxy serve`")
     parser.add_argument("--seconds", type=float, default=4.0, help="of each load, each proxy, each round")
     parser.add_argument("--rounds", type=int, default=3)

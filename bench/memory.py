@@ -18,7 +18,9 @@ from bench import process
 from bench.crowd import gathered
 from bench.flood import Flood, flood
 from bench.origin import Origin, serving
-from bench.peers import PEERS, Command, PeerError, end_on_sigterm, peers_with, running
+from bench.peers.peer import Peer, PeerError
+from bench.peers.registry import PEERS, PLAIN, peers_with
+from bench.peers.running import end_on_sigterm, running
 from bench.report import Check, status, table, told, verdict, write_json
 from bench.wire import Loop, ProbeError
 
@@ -159,15 +161,15 @@ class Bench:
 
 
 @contextlib.contextmanager
-def fresh(name: str, settle: float, peers: dict[str, Command] = PEERS) -> Generator[Bench]:
+def fresh(name: str, settle: float, peers: dict[str, Peer] = PEERS) -> Generator[Bench]:
     """A new process of the proxy `name`, after one 4 KiB request."""
-    with Loop() as loop, serving(loop) as origin, running(name, origin.port, peers) as proxy:
+    with Loop() as loop, serving(loop) as origin, running(peers[name], origin.port) as proxy:
         bench = Bench(loop, origin, proxy.pid, proxy.port, settle)
         bench.warm_up(SMALL)
         yield bench
 
 
-def measure(name: str, options: Options, peers: dict[str, Command] = PEERS) -> ProxyMemory:
+def measure(name: str, options: Options, peers: dict[str, Peer] = PEERS) -> ProxyMemory:
     """All figures of the proxy `name`, each of a process of its own.
 
     :raises PeerError: the proxy could not be started.
@@ -298,7 +300,7 @@ def _parse(arguments: Sequence[str] | None) -> Options:
     parser = argparse.ArgumentParser(
         prog="python -m bench.memory", description="Memory per stream, and of what nobody reads."
     )
-    parser.add_argument("--proxies", nargs="+", choices=sorted(PEERS), default=["trioproxy"])
+    parser.add_argument("--proxies", nargs="+", choices=PLAIN, default=["trioproxy"])
     parser.add_argument("--serve", default="", metavar="OPTIONS", help="further options of `trioproxy serve`")
     parser.add_argument("--streams", type=int, default=200)
     parser.add_argument("--large-streams", type=int, default=32, help="of 16 MiB prompts")

@@ -257,3 +257,27 @@ def test_help_and_version() -> None:
         done = CliRunner().invoke(main, [*arguments, "--help"])
         assert done.exit_code == 0
         assert done.stdout.startswith("Usage: ")
+
+
+EARLY_HANGUP = """
+import os, signal, trio
+from trioproxy import cli
+
+async def run():
+    pass
+
+def run_with_signal(main, real=trio.run):
+    os.kill(os.getpid(), signal.SIGHUP)
+    real(main)
+    os.kill(os.getpid(), signal.SIGHUP)
+
+trio.run = run_with_signal
+cli._run_until_signal(run, None, lambda: None)
+"""
+
+
+@posix
+def test_a_hangup_while_it_starts_or_ends_does_not_end_it() -> None:
+    """A reload that comes before the receiver of signals stands, or after it is gone."""
+    done = subprocess.run([sys.executable, "-c", EARLY_HANGUP], env=ENVIRONMENT, timeout=20, check=False)
+    assert done.returncode == 0

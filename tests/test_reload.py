@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -153,7 +154,7 @@ def test_a_file_is_served_and_read_again_without_a_cut(start: Callable[..., Runn
     proxy = start("serve", "--config", str(tmp_path / "trioproxy.toml"), "--deadline", "drain=6")
     assert proxy.line() == f"  upstream http://127.0.0.1:{mocks[0].port}\n"
     slow = STREAM.replace(b'"prefill": 0.3', b'"prefill": 3.0')
-    streams = []
+    streams: list[socket.socket] = []
     for number in range(3):
         if number:
             say(number)

@@ -74,7 +74,7 @@ class Script:
         return bool(self._gives)
 
     def watch_peer(self, patience: float) -> None:
-        raise NotImplementedError
+        self._log(f"watched for {patience:g} s")
 
     async def send_end(self) -> None:
         raise NotImplementedError

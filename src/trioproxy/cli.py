@@ -13,6 +13,7 @@ from typing import Final, Literal
 import click
 
 from . import __version__
+from .bench.cli import bench
 from .bench.mock import MockServer, MockSettings
 from .commands.config import check, config
 from .commands.foreground import Announce, listening, run_until_signal, say
@@ -111,3 +112,6 @@ def demo(as_json: bool) -> None:
     from .bench.demo import run_demo  # only this command measures memory
 
     sys.exit(run_demo(as_json=as_json))
+
+
+main.add_command(bench)

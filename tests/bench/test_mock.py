@@ -26,6 +26,7 @@ import pytest
 import trio
 import trio.testing
 from hypothesis import strategies as st
+from prometheus_client.parser import text_string_to_metric_families
 
 from trioproxy.bench.mock import MockServer, MockSettings, RequestRecord
 from trioproxy.bench.mock_answer import token_text
@@ -217,6 +218,53 @@ async def test_records_over_http_and_reset() -> None:
 
 
 # ---- completions
+
+
+def series(page: bytes) -> dict[str, float]:
+    families = text_string_to_metric_families(page.decode())
+    return {
+        " ".join([sample.name, *filter(None, [sample.labels.get("finished_reason")])]): sample.value
+        for family in families
+        for sample in family.samples
+    }
+
+
+async def test_metrics_as_vllm_has_them_and_none_for_the_aborted(autojump_clock: trio.testing.MockClock) -> None:
+    async with in_memory() as (server, client):
+        reply = await client.ask(request("GET", "/metrics"))
+        assert reply.headers[b"content-type"].startswith(b"text/plain; version=0.0.4")
+        assert set(series(reply.body).values()) == {0.0}
+        await client.ask(post(tokens=3, prefill=1))
+        after = series((await client.ask(request("GET", "/metrics"))).body)
+        assert after["vllm:generation_tokens_total"] == 3
+        assert after["vllm:request_success_total length"] == 0
+        assert after["vllm:request_success_total stop"] == 1
+        assert after["vllm:prompt_tokens_total"] > 0
+        assert len(server.records) == 1, "whoever polls metrics does not push records out"
+
+
+@pytest.mark.parametrize(("ignored", "running", "made"), [(False, 0, 3), (True, 1, 5)])
+async def test_what_is_running_after_the_client_left(
+    ignored: bool, running: int, made: int, autojump_clock: trio.testing.MockClock
+) -> None:
+    server = MockServer(clock=trio.current_time)
+    async with trio.open_nursery() as nursery:
+        streams: list[trio.abc.Stream] = []
+        for _ in range(2):
+            ours, theirs = trio.testing.memory_stream_pair()
+            nursery.start_soon(server.serve_stream, theirs)
+            streams.append(ours)
+        leaving, watching = streams[0], Client(streams[1])
+        await leaving.send_all(post(tokens=9, interval=1, ignore_disconnect=ignored))
+        await trio.sleep(2.5)
+        seen = series((await watching.ask(request("GET", "/metrics"))).body)
+        assert (seen["vllm:num_requests_running"], seen["vllm:generation_tokens_total"]) == (1, 3)
+        await leaving.aclose()
+        await trio.sleep(2)
+        seen = series((await watching.ask(request("GET", "/metrics"))).body)
+        assert (seen["vllm:num_requests_running"], seen["vllm:generation_tokens_total"]) == (running, made)
+        assert seen["vllm:request_success_total stop"] == 0
+        nursery.cancel_scope.cancel()
 
 
 async def test_chat_streamed_with_usage() -> None:

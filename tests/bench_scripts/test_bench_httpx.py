@@ -15,6 +15,7 @@ def test_the_pool_that_survives_and_the_one_that_does_not() -> None:
     ours = run("bench.httpx_cancel", "--seconds", "0.5")
     assert ours.returncode == 0
     assert re.search(r"afterwards: Counts\(idle=\d+, held=0, connecting=0, waiting=0\)\n", ours.stdout)
+    assert "lost: 0 of 10 connections" in ours.stdout
     assert "the next request: answered" in ours.stdout
 
 

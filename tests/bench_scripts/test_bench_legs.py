@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -14,7 +13,9 @@ from bench.event_leg import EventCost, measure_events
 from bench.flood import flood
 from bench.memory import MAX_HELD, MIDDLE, fresh
 from bench.origin import Origin, serving
-from bench.peers import Command, PeerError, running
+from bench.peers.install import Here
+from bench.peers.peer import Peer, PeerError
+from bench.peers.running import running
 from bench.report import told
 from bench.request_leg import measure_requests
 from bench.wire import Loop, ProbeError
@@ -22,8 +23,8 @@ from bench.wire import Loop, ProbeError
 RELAY = Path(__file__).with_name("relay.py")
 
 
-def relay(fault: str) -> Command:
-    return lambda listen, upstream, _: [sys.executable, str(RELAY), str(listen), str(upstream), fault]
+def relay(fault: str) -> Peer:
+    return Peer(fault, Here(), lambda listen, upstream, _: [str(RELAY), str(listen.port), str(upstream.port), fault])
 
 
 FAULTS = ("none", "keeps-bodies", "reads-ahead", "gathers", "loses")
@@ -81,13 +82,13 @@ def test_a_flood_without_a_proxy(probe: Probe) -> None:
 
 
 def test_a_lost_event_is_found(probe: Probe) -> None:
-    with running("loses", probe.origin.port, PEERS) as proxy, pytest.raises(ProbeError):
+    with running(PEERS["loses"], probe.origin.port) as proxy, pytest.raises(ProbeError):
         events(probe, proxy.port)
 
 
 @pytest.mark.parametrize(("fault", "merged"), [("none", False), ("gathers", True)])
 def test_merged_events_are_counted(probe: Probe, fault: str, merged: bool) -> None:
-    with running(fault, probe.origin.port, PEERS) as proxy:
+    with running(PEERS[fault], probe.origin.port) as proxy:
         cost = events(probe, proxy.port)
     assert (cost.late > cost.events / 4) is merged
 
@@ -108,19 +109,19 @@ def test_a_held_response_is_found(fault: str, held: bool) -> None:
 
 
 def test_a_proxy_that_does_not_start_tells_why(probe: Probe) -> None:
-    peers: dict[str, Command] = {"bad": lambda _, __, ___: [sys.executable, "-c", "exit('no such upstream')"]}
-    with pytest.raises(PeerError, match="ended with status 1") as raised, running("bad", probe.origin.port, peers):
+    bad = Peer("bad", Here(), lambda _, __, ___: ["-c", "exit('no such upstream')"])
+    with pytest.raises(PeerError, match="bad ended with status 1") as raised, running(bad, probe.origin.port):
         pass
     assert "no such upstream" in told(raised.value)
 
 
 def test_a_proxy_that_ignores_sigterm_is_ended(probe: Probe, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bench.peers.STOP_TIMEOUT", 0.1)
+    monkeypatch.setattr("bench.peers.running.STOP_TIMEOUT", 0.1)
     script = (
         "import signal, socket, sys; signal.signal(signal.SIGTERM, signal.SIG_IGN);"
         "s = socket.create_server(('127.0.0.1', int(sys.argv[1])));\nwhile True: s.accept()"
     )
-    peers: dict[str, Command] = {"stays": lambda listen, _, __: [sys.executable, "-c", script, str(listen)]}
-    with running("stays", probe.origin.port, peers) as proxy:
+    stays = Peer("stays", Here(), lambda listen, _, __: ["-c", script, str(listen.port)])
+    with running(stays, probe.origin.port) as proxy:
         pass
     assert not Path(f"/proc/{proxy.pid}").exists()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from typing import cast
 
 import pytest
 from hypothesis import assume, given, settings
@@ -16,10 +17,10 @@ def paths(value: object, path: Path = ()) -> set[Path]:
     """The paths of everything in a value."""
     found = {path} if path else set[Path]()
     if isinstance(value, dict):
-        for key, item in value.items():  # pyright: ignore[reportUnknownVariableType]
-            found |= paths(item, (*path, str(key)))  # pyright: ignore[reportUnknownArgumentType]
+        for key, item in cast("dict[str, object]", value).items():
+            found |= paths(item, (*path, key))
     if isinstance(value, list):
-        for number, item in enumerate(value):  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+        for number, item in enumerate(cast("list[object]", value)):
             found |= paths(item, (*path, number))
     return found
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from certificates import write_files
-from trioproxy.configfile import ConfigError, Override, load
+from trioproxy.configfile import ConfigError, Override, Overrides, load
 
 from .loading import loaded, mistakes
 
@@ -70,7 +70,10 @@ def test_a_flag_wins_and_is_named_when_it_is_wrong(tmp_path: Path) -> None:
     text = UP + "[deadlines]\nidle = '5s'\nhead = '1s'\n[limits]\nbody_size = '2MiB'"
     config = loaded(tmp_path, text, {("deadlines", "idle"): Override("--deadline", 7.0)}).config
     assert (config.settings.deadlines.idle, config.settings.deadlines.head) == (7, 1)
-    upstreams = {("upstreams",): Override("--upstream", ("http://b",)), ("pools",): Override("--upstream", {})}
+    upstreams: Overrides = {
+        ("upstreams",): Override("--upstream", ("http://b",)),
+        ("pools",): Override("--upstream", {}),
+    }
     assert loaded(tmp_path, "[pools.default]\nendpoints = ['http://a']", upstreams).config.endpoints == ("http://b",)
     assert mistakes(tmp_path, text, {("tls", "cert"): Override("--tls-cert", tmp_path / "no")}) == [
         "--tls-cert: cannot read 'no': No such file or directory"

@@ -93,13 +93,25 @@ PLACES = st.lists(
 ).map(tuple)
 
 
-def limits() -> st.SearchStrategy[Limits]:
-    sizes = st.integers(min_value=1, max_value=1 << 40)
-    return st.builds(
-        lambda head, fields, target, body, more: Limits(
-            head_size=head, head_fields=fields, target_size=target, body_size=body, bodies_size=body + more
-        ),
-        *[sizes] * 5,
+SIZES = st.integers(min_value=1, max_value=1 << 40)
+DEADLINES = [name for name in table_kind(Deadlines).keys if name != "vanished"]
+
+
+@st.composite
+def deadlines(draw: st.DrawFn) -> Deadlines:
+    found = {name: draw(SECONDS) for name in DEADLINES}
+    return Deadlines(**found, vanished=draw(st.floats(min_value=4, max_value=32767)))
+
+
+@st.composite
+def limits(draw: st.DrawFn) -> Limits:
+    body = draw(SIZES)
+    return Limits(
+        head_size=draw(SIZES),
+        head_fields=draw(SIZES),
+        target_size=draw(SIZES),
+        body_size=body,
+        bodies_size=body + draw(SIZES),
     )
 
 
@@ -109,11 +121,7 @@ CONFIGS = st.builds(
     upstreams=URLS,
     settings=st.builds(
         Settings,
-        deadlines=st.builds(
-            lambda seconds, vanished: Deadlines(**dict(zip(NAMES, seconds, strict=True)), vanished=vanished),
-            st.tuples(*[SECONDS] * 14),
-            st.floats(min_value=4, max_value=32767),
-        ),
+        deadlines=deadlines(),
         limits=limits(),
         body=st.sampled_from(["auto", "buffer", "stream"]),
         client_half_close=st.sampled_from(["cancel", "allow"]),
@@ -124,7 +132,6 @@ CONFIGS = st.builds(
     upstream_tls=st.builds(UpstreamTlsConfig, ca=PATHS, cert=PATHS, key=PATHS, verify=st.booleans()),
     pools=st.dictionaries(WORDS, st.builds(PoolConfig, endpoints=URLS), max_size=3),
 )
-NAMES = [name for name in table_kind(Deadlines).keys if name != "vanished"]
 
 
 @given(CONFIGS)

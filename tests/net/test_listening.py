@@ -144,6 +144,57 @@ trio.run(main)
 """
 
 
+REFUSING_CHILD = """
+import os, socket, sys, warnings
+from trioproxy.net import inherited
+
+warnings.simplefilter("error")
+for number, given in enumerate([os.dup2(int(given), 50 + i) for i, given in enumerate(sys.argv[1:])], 3):
+    os.dup2(given, number)
+os.environ["LISTEN_PID"] = str(os.getpid())
+try:
+    inherited()
+except OSError as error:
+    print(error)
+for number in (3, 4):
+    try:
+        os.fstat(number)
+        print("open")
+    except OSError:
+        print("closed")
+"""
+
+
+@pytest.mark.parametrize(
+    ("family", "kind", "listens"),
+    [("AF_INET", "SOCK_DGRAM", False), ("AF_INET", "SOCK_STREAM", False), ("AF_VSOCK", "SOCK_STREAM", True)],
+)
+def test_of_passed_sockets_all_are_taken_or_none(family: str, kind: str, listens: bool) -> None:
+    try:
+        bad = socket.socket(getattr(socket, family), getattr(socket, kind))
+    except (AttributeError, OSError) as error:
+        pytest.skip(f"no {family} here: {error}")
+    with socket.create_server(("127.0.0.1", 0)) as good, bad:
+        if listens:
+            bad.bind((socket.VMADDR_CID_ANY, 5555))
+            bad.listen()
+        done = subprocess.run(
+            [sys.executable, "-c", REFUSING_CHILD, str(good.fileno()), str(bad.fileno())],
+            env={**os.environ, "LISTEN_FDS": "2"},
+            pass_fds=[good.fileno(), bad.fileno()],
+            capture_output=True,
+            text=True,
+            timeout=20,
+            check=False,
+        )
+    assert done.stdout.splitlines() == [
+        "the passed socket 4 does not listen for streams of TCP or of a unix socket",
+        "closed",
+        "closed",
+    ]
+    assert not done.stderr
+
+
 def test_sockets_are_taken_as_systemd_passes_them(path: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as tcp, socket.socket(socket.AF_UNIX) as unix:
         unix.bind(path)

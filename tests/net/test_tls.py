@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import ssl
+from collections import Counter
+from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
+from typing import final
 
 import pytest
 import trio
@@ -330,3 +334,89 @@ def test_a_key_with_a_passphrase_is_refused_not_asked_for(tmp_path: Path) -> Non
     )
     with pytest.raises(OSError, match="has a passphrase"):
         ServerTls(chain, key)
+
+
+@final
+class Turns(trio.abc.Instrument):
+    """Counts the turns of the event loop."""
+
+    count = 0
+
+    def before_io_wait(self, timeout: float) -> None:
+        del timeout
+        self.count += 1
+
+
+async def test_many_handshakes_at_once_do_not_hold_up_others() -> None:
+    """A hello costs up to a millisecond: all of them in one turn of the loop would stall every stream."""
+    turns = Turns()
+    trio.lowlevel.add_instrument(turns)
+    signed: Counter[int] = Counter()
+
+    def note(*_: object) -> None:
+        signed[turns.count] += 1
+
+    context = server_context()
+    context.sni_callback = note
+    hellos = 40
+
+    async def shake(near: End, far: End) -> None:
+        (await pair(near, far, server=context))[0].close()
+        far.close()
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(hellos):
+            nursery.start_soon(shake, *connection("tls"))
+    trio.lowlevel.remove_instrument(turns)
+    assert signed.total() == hellos
+    assert max(signed.values()) <= 8  # twice what may run, for those that come in a turn of their own
+
+
+@pytest.mark.parametrize(("server_side", "name"), [(True, None), (False, ".localhost")])
+async def test_tls_that_cannot_even_begin(server_side: bool, name: str | None) -> None:
+    """A client's context for a server's side, and a name that can be on no certificate."""
+    near, far = connection("tls")
+    with pytest.raises(TlsError, match="TLS cannot be spoken"):
+        await start_tls(near, trusting_context(), server_hostname=name, server_side=server_side)
+    assert near.closed
+    far.close()
+
+
+async def _shake_and_leave() -> None:
+    near, far = await pair(*connection("tls"))
+    near.close()
+    far.close()
+
+
+async def _keep_silent() -> None:
+    near, far = connection("tls")
+    with trio.move_on_after(1):
+        await start_tls(near, server_context(), server_side=True)
+    far.close()
+
+
+async def _send_garbage() -> None:
+    near, far = connection("tls")
+    await far.send_some([b"GET / HTTP/1.1\r\n\r\n"])
+    with pytest.raises(TlsError):
+        await start_tls(near, server_context(), server_side=True)
+    far.close()
+
+
+@pytest.mark.parametrize("play", [_shake_and_leave, _keep_silent, _send_garbage])
+async def test_nothing_is_left_to_the_collector(play: Callable[[], Awaitable[None]], autojump_clock: MockClock) -> None:
+    """What OpenSSL holds for a connection goes with it: the collector does not know how much it is."""
+
+    def kept() -> int:
+        return sum(isinstance(item, ssl.SSLObject) for item in gc.get_objects())
+
+    gc.collect()
+    before = kept()
+    gc.disable()
+    try:
+        for _ in range(3):
+            await play()
+        await wait_all_tasks_blocked()
+        assert kept() == before
+    finally:
+        gc.enable()

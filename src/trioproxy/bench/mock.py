@@ -3,12 +3,14 @@ done for nobody.
 
 Lives here: the server, its listener and what tests and the command line need. The parts: mock_connection.py (one
 connection), mock_request.py (what is asked for), mock_answer.py (bytes of answers), mock_record.py (the account),
-mock_wire.py (sockets). None of them may use the proxy's own HTTP: the mock is its referee.
+mock_wire.py (sockets), mock_gate.py (how far answers may go), mock_load.py (metrics). None of them may use the proxy's
+own HTTP: the mock is its referee.
 
 ==========================================  =====================================================================
 ``GET /v1/models``, ``GET /health``         answered at once
 ``POST /v1/chat/completions``               streamed as SSE or whole; ``metadata`` overrides the settings for the
 ``POST /v1/completions``                    request, see ``Knobs``
+``GET /metrics``                            load and token counts for Prometheus, under vLLM's names
 ``GET /mock/requests[?id=ID]``              the records as JSON, oldest first
 ``POST /mock/reset``, ``DELETE`` likewise   forget the records
 ==========================================  =====================================================================
@@ -25,6 +27,8 @@ from typing import Final, final
 import trio
 
 from trioproxy.bench.mock_connection import Connection
+from trioproxy.bench.mock_gate import Gate
+from trioproxy.bench.mock_load import EngineLoad
 from trioproxy.bench.mock_record import Ledger, RequestRecord
 from trioproxy.bench.mock_request import Knobs, MockSettings
 from trioproxy.bench.mock_wire import SocketWire, StreamWire, Wire
@@ -51,20 +55,34 @@ class MockServer:
 
     :param settings: the behaviour where a request's ``metadata`` says nothing.
     :param clock: seconds, for the records; see ``Ledger``.
+    :param on_name: called with each record as soon as its id is known; see ``Ledger``.
     """
 
-    __slots__ = ("_ledger", "settings")
+    __slots__ = ("_ledger", "gate", "settings")
 
-    def __init__(self, settings: MockSettings = DEFAULTS, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        settings: MockSettings = DEFAULTS,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        on_name: Callable[[RequestRecord], None] | None = None,
+    ) -> None:
         self.settings = settings
-        self._ledger = Ledger(clock)
+        self.gate = Gate()
+        """Holds the tokens of all requests back; open unless it is used."""
+        self._ledger = Ledger(clock, on_name=on_name)
 
     @property
     def records(self) -> Sequence[RequestRecord]:
-        """The newest requests, oldest first; those to ``/mock/`` are not recorded.
+        """The newest requests, oldest first; those to ``/mock/`` and ``/metrics`` are not recorded.
 
         Live: the records change as their requests go on, and the sequence as others come."""
         return self._ledger.records
+
+    @property
+    def load(self) -> EngineLoad:
+        """What ``/metrics`` says, live."""
+        return self._ledger.load
 
     async def wait_record(self, predicate: Callable[[RequestRecord], object]) -> RequestRecord:
         """Wait for a record that satisfies ``predicate`` and return the newest such.
@@ -116,4 +134,4 @@ class MockServer:
                 await trio.sleep(ACCEPT_PAUSE)
 
     async def _serve(self, wire: Wire) -> None:
-        await Connection(wire, self.settings, self._ledger).run()
+        await Connection(wire, self.settings, self._ledger, self.gate).run()

@@ -19,11 +19,14 @@ _MARK: Final = "@token@"
 _MARK_BYTES: Final = _MARK.encode()
 
 
-def token_text(index: int, size: int) -> bytes:
+def token_text(index: int, size: int, tag: bytes = b"") -> bytes:
     """The text of a token: its number, so that a lost or reordered event shows, filled up to ``size`` bytes.
 
-    The number is shortened to its last digits where it does not fit, eight of them at most.
+    The number is shortened to its last digits where it does not fit, eight of them at most. With a tag, that comes
+    first, and the text is longer than ``size`` if need be.
     """
+    if tag:
+        return (b"%b#%08d" % (tag, index % 10**8)).ljust(size - 1, b".") + b" "
     width = min(max(size - 1, 1), 8)
     return (b"%0*d" % (width, index % 10**width)).ljust(size - 1, b".").ljust(size)
 
@@ -62,7 +65,7 @@ class Answer:
     def whole(self) -> bytes:
         """The JSON object of a completion that is not streamed."""
         plan = self._plan
-        text = b"".join(token_text(index, plan.token_bytes) for index in range(plan.tokens)).decode()
+        text = b"".join(token_text(index, plan.token_bytes, plan.tag) for index in range(plan.tokens)).decode()
         content: dict[str, object] = (
             {"message": {"role": "assistant", "content": text}} if self._chat else {"text": text}
         )
@@ -119,19 +122,21 @@ class TokenFrames:
     :param chunked: whether the response is chunk-framed (RFC 9112 §7.1), else it ends with the connection.
     """
 
-    __slots__ = ("_after", "_before", "_size")
+    __slots__ = ("_after", "_before", "_size", "_tag")
 
     def __init__(self, answer: Answer, plan: Plan, *, chunked: bool) -> None:
         before, after = answer.token_parts()
         self._size = plan.token_bytes
+        self._tag = plan.tag
         if chunked:
-            before = b"%x\r\n%b" % (len(before) + plan.token_bytes + len(after), before)
+            length = len(before) + len(token_text(0, self._size, self._tag)) + len(after)
+            before = b"%x\r\n%b" % (length, before)
             after += b"\r\n"
         self._before = before
         self._after = after
 
     def __getitem__(self, index: int) -> bytes:
-        return b"".join((self._before, token_text(index, self._size), self._after))
+        return b"".join((self._before, token_text(index, self._size, self._tag), self._after))
 
 
 def frame(event: bytes, *, chunked: bool) -> bytes:

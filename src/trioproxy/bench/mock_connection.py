@@ -23,6 +23,8 @@ import trio
 
 from trioproxy.bench.mock_answer import Answer, TokenFrames, error_body, frame, models_body
 from trioproxy.bench.mock_exchange import Exchange, Stage
+from trioproxy.bench.mock_gate import Gate
+from trioproxy.bench.mock_load import MEDIA_TYPE
 from trioproxy.bench.mock_record import Ledger, RequestRecord
 from trioproxy.bench.mock_request import BODY_LIMIT, Body, MockSettings, Plan, Refusal, printable
 from trioproxy.bench.mock_wire import Wire
@@ -62,6 +64,7 @@ class Connection:
         "_arrived",
         "_discarding",
         "_exchange",
+        "_gate",
         "_gone",
         "_http",
         "_ledger",
@@ -70,10 +73,11 @@ class Connection:
         "_wire",
     )
 
-    def __init__(self, wire: Wire, settings: MockSettings, ledger: Ledger) -> None:
+    def __init__(self, wire: Wire, settings: MockSettings, ledger: Ledger, gate: Gate) -> None:
         self._wire = wire
         self._settings = settings
         self._ledger = ledger
+        self._gate = gate
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_LIMIT)
         self._exchange: Exchange | None = None
         self._arrived = trio.Event()
@@ -150,14 +154,17 @@ class Connection:
     def _begin(self, request: h11.Request) -> None:
         headers = dict(request.headers)
         path, _, query = request.target.partition(b"?")
-        named = headers.get(b"x-request-id")
+        request_id = headers.get(b"x-request-id")
+        named = headers.get(b"x-bench-id", request_id)
         record = RequestRecord(
             id=self._ledger.next_id() if named is None else printable(named.decode("latin-1")),
             path=printable(path.decode("latin-1")),
             seen=self._ledger.clock(),
         )
-        exchange = self._exchange = Exchange(record, method=request.method, path=path, query=query, request_id=named)
-        if not path.startswith(b"/mock/"):
+        exchange = self._exchange = Exchange(
+            record, method=request.method, path=path, query=query, request_id=request_id
+        )
+        if not path.startswith(b"/mock/") and path != b"/metrics":
             self._ledger.add(record)
         announced = headers.get(b"content-length")
         if announced is not None and int(announced) > BODY_LIMIT:
@@ -239,27 +246,28 @@ class Connection:
         elif exchange.body is not None:
             await self._complete(exchange, exchange.body)
         else:
-            status, body = self._look_up(exchange)
-            await self._send_last(exchange, self._whole(exchange, status, body))
+            await self._send_last(exchange, self._whole(exchange, *self._look_up(exchange)))
 
-    def _look_up(self, exchange: Exchange) -> tuple[int, bytes]:
-        """Status and body of what is answered at once."""
+    def _look_up(self, exchange: Exchange) -> tuple[int, bytes, bytes]:
+        """Status, body and media type of what is answered at once."""
         method = b"GET" if exchange.method == b"HEAD" else exchange.method
         match method, exchange.path:
             case b"GET", b"/health":
-                return 200, b'{"status":"ok"}'
+                return 200, b'{"status":"ok"}', JSON
             case b"GET", b"/v1/models":
-                return 200, models_body(self._settings.model)
+                return 200, models_body(self._settings.model), JSON
+            case b"GET", b"/metrics":
+                return 200, self._ledger.load.page(self._settings.model), MEDIA_TYPE
             case b"GET", b"/mock/requests":
                 wanted = parse_qs(exchange.query.decode("latin-1")).get("id")
                 records = list(self._ledger.records) if wanted is None else self._ledger.named(wanted[0])
-                return 200, msgspec.json.encode(records)
+                return 200, msgspec.json.encode(records), JSON
             case ((b"DELETE" | b"POST"), b"/mock/reset"):
                 self._ledger.clear()
-                return 200, b'{"status":"ok"}'
+                return 200, b'{"status":"ok"}', JSON
             case _:
                 what = f"{printable(exchange.method.decode('latin-1'))} {printable(exchange.path.decode('latin-1'))}"
-                return 404, error_body(Refusal(404, f"There is no {what} here.", "not_found"))
+                return 404, error_body(Refusal(404, f"There is no {what} here.", "not_found")), JSON
 
     # ---- completions
 
@@ -270,12 +278,17 @@ class Connection:
             await self._send_error(exchange, plan)
             return
         record = exchange.record
-        record.id = record.id if plan.id is None else plan.id
+        if plan.id is not None:
+            self._ledger.rename(record, plan.id)
         record.model = plan.model
         record.stream = plan.stream
         exchange.plan = plan
         exchange.origin = trio.current_time()
         self._ledger.changed()
+        with self._ledger.load.request(plan.ends_with):
+            await self._generate(exchange, plan)
+
+    async def _generate(self, exchange: Exchange, plan: Plan) -> None:
         answer = Answer(plan, self._ledger.next_id(), chat=exchange.path == CHAT)
         if plan.stream and plan.status is None:
             await self._send_stream(exchange, plan, answer)
@@ -324,20 +337,24 @@ class Connection:
 
     async def _make_token(self, exchange: Exchange, plan: Plan, index: int) -> None:
         """One step of generation: wait until it is due, and count it."""
+        await self._gate.passed(index)
         await self._until(exchange, plan.due(index))
         record = exchange.record
         record.tokens += 1
+        self._ledger.load.generation_tokens += 1
         if record.first_token is None:
             record.first_token = self._ledger.clock()
+            self._ledger.load.prompt_tokens += plan.prompt_tokens
         if record.abandoned is not None:
             record.tokens_after_abandon += 1
         self._ledger.changed()
 
     async def _generate_unheard(self, exchange: Exchange, plan: Plan) -> None:
         """Go on as if the client were still there, from where the answering was stopped."""
-        for index in range(exchange.record.tokens, plan.made):
-            await self._make_token(exchange, plan, index)
-        await self._until(exchange, plan.end)
+        with self._ledger.load.request(plan.ends_with):
+            for index in range(exchange.record.tokens, plan.made):
+                await self._make_token(exchange, plan, index)
+            await self._until(exchange, plan.end)
         exchange.finish(self._ledger.clock())
 
     async def _until(self, exchange: Exchange, due: float) -> None:
@@ -365,9 +382,9 @@ class Connection:
         await self._wire.send(data)
         exchange.finish(self._ledger.clock())
 
-    def _whole(self, exchange: Exchange, status: int, body: bytes) -> bytes:
+    def _whole(self, exchange: Exchange, status: int, body: bytes, media_type: bytes = JSON) -> bytes:
         """A response with Content-Length."""
-        response = self._head(exchange, status, JSON, _content_length(body))
+        response = self._head(exchange, status, media_type, _content_length(body))
         if exchange.method != b"HEAD":
             response += self._http.send(h11.Data(data=body))
         return response + self._http.send(h11.EndOfMessage())

@@ -14,6 +14,8 @@ from typing import Final, final
 
 import trio
 
+from trioproxy.bench.mock_load import EngineLoad
+
 KEPT_RECORDS: Final = 10_000
 """The ledger forgets the oldest record beyond these."""
 
@@ -28,7 +30,8 @@ class RequestRecord:
     """
 
     id: str
-    """``metadata.id``, else the X-Request-Id header, else a number of the server's own. Need not be unique."""
+    """``metadata.id``, else the X-Bench-Id header, which proxies leave alone, else X-Request-Id, which some replace,
+    else a number of the server's own. Need not be unique."""
     path: str
     seen: float
     """The head had been read."""
@@ -55,12 +58,17 @@ class Ledger:
 
     :param clock: seconds. The default is the system's monotonic clock, which two processes of one machine share;
         Trio's has an offset of its own in every run.
+    :param on_name: called, synchronously, with each record when it comes and again when its body names it differently.
     """
 
-    __slots__ = ("_changed", "_count", "clock", "records")
+    __slots__ = ("_changed", "_count", "_on_name", "clock", "load", "records")
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, clock: Callable[[], float] = time.monotonic, *, on_name: Callable[[RequestRecord], None] | None = None
+    ) -> None:
+        self._on_name = on_name
         self.clock = clock
+        self.load = EngineLoad()
         self.records: deque[RequestRecord] = deque(maxlen=KEPT_RECORDS)
         self._changed = trio.lowlevel.ParkingLot()
         self._count = 0
@@ -73,7 +81,16 @@ class Ledger:
     def add(self, record: RequestRecord) -> None:
         """Keep a record; the oldest goes if there are too many."""
         self.records.append(record)
+        if self._on_name is not None:
+            self._on_name(record)
         self.changed()
+
+    def rename(self, record: RequestRecord, name: str) -> None:
+        """The body has named the request."""
+        if record.id != name:
+            record.id = name
+            if self._on_name is not None:
+                self._on_name(record)
 
     def changed(self) -> None:
         """Wake those who wait. To be called after every change of a record; costs nothing when nobody waits."""

@@ -7,10 +7,13 @@ and their tracebacks hold the document, and nothing of it may outlive ``Body.clo
 
 from __future__ import annotations
 
+import base64
+import binascii
 import json
 import mmap
 import re
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Final, Literal, NamedTuple, final
 
@@ -24,6 +27,13 @@ FIRST_CAPACITY: Final = 64 * 1024
 
 NAME_LIMIT: Final = 256
 """Characters of a model's name or an id that a record keeps."""
+
+MARK_START: Final = b"<<mock:"
+MARK_END: Final = b">>"
+"""Between them, anywhere in the prompt, stands base64url of ``Knobs`` as JSON: the way past proxies that drop fields
+that they do not know. Nothing in it is changed by JSON's escapes."""
+_MARK_LIMIT: Final = 4096
+"""Bytes of a mark that are looked at."""
 
 HeadTime = Literal["early", "late"]
 
@@ -62,9 +72,10 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=10**9)]
 
 @final
 class Knobs(msgspec.Struct, frozen=True, gc=False):
-    """The overrides in ``metadata``. Values may be strings, as the API requires, or what they mean.
+    """The overrides in ``metadata``, or in a mark in the prompt (``MARK_START``), which then is all that counts.
 
-    Times are seconds, ``"inf"`` for never. Other keys are ignored.
+    Values may be strings, as the API requires, or what they mean. Times are seconds, ``"inf"`` for never. Other keys
+    are ignored.
     """
 
     id: str | int | None = None
@@ -76,6 +87,8 @@ class Knobs(msgspec.Struct, frozen=True, gc=False):
     ignore_disconnect: bool | None = None
     token_bytes: Annotated[int, msgspec.Meta(ge=1, le=2**20)] | None = None
     """Bytes of each token's text."""
+    tag: Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9-]{1,64}$")] | None = None
+    """Stands in the text of every token, ``TAG#NUMBER``: bytes of another's response can be told by it."""
     stall_after: Count | None = None
     """After this many tokens, wait for ``stall``."""
     stall: Seconds | None = None
@@ -104,6 +117,20 @@ class _Fields(msgspec.Struct, frozen=True, gc=False):
 
 
 _decoder: Final = msgspec.json.Decoder(_Fields, strict=False)
+_knobs_decoder: Final = msgspec.json.Decoder(Knobs, strict=False)
+
+
+def mark(knobs: Mapping[str, object]) -> bytes:
+    """The mark that tells the mock these knobs, to be put into a prompt."""
+    return MARK_START + base64.urlsafe_b64encode(msgspec.json.encode(knobs)) + MARK_END
+
+
+def unmark(encoded: bytes) -> Knobs | Refusal:
+    """What stands inside a mark."""
+    try:
+        return _knobs_decoder.decode(base64.urlsafe_b64decode(encoded))
+    except (binascii.Error, ValueError) as error:
+        return Refusal(400, f"The mark in the prompt is not one: {error}", "invalid_mark")
 
 
 @final
@@ -120,6 +147,8 @@ class Plan:
     tokens: int
     finish_reason: Literal["stop", "length"]
     token_bytes: int
+    tag: bytes
+    """Empty for none."""
     prefill: float
     head: HeadTime
     interval: float
@@ -153,6 +182,11 @@ class Plan:
     def is_cut(self) -> bool:
         """Whether the response breaks off once its tokens are made."""
         return self.cut_after is not None and self.cut_after <= self.tokens
+
+    @property
+    def ends_with(self) -> str | None:
+        """Why it is over when it has come to its end by itself; None if it was to fail."""
+        return None if self.status is not None or self.is_cut else self.finish_reason
 
     def _paced(self, index: int) -> float:
         return index * self.interval if index > 0 else 0.0  # not the product: 0 times an endless interval is NaN
@@ -193,7 +227,21 @@ class Body:
         """What the body asks for, or why it is refused. Nothing in the result refers to the body."""
         with memoryview(self._map) as mapped, mapped[: self.size] as body:
             fields = _decode(body)
-        return fields if isinstance(fields, Refusal) else _plan(fields, self.size, settings)
+        if isinstance(fields, Refusal):
+            return fields
+        knobs = self._marked()
+        if isinstance(knobs, Refusal):
+            return knobs
+        return _plan(fields, knobs or fields.metadata or Knobs(), self.size, settings)
+
+    def _marked(self) -> Knobs | Refusal | None:
+        """The knobs in the prompt's last mark, None without one."""
+        start = self._map.rfind(MARK_START, 0, self.size)
+        if start < 0:
+            return None
+        start += len(MARK_START)
+        end = self._map.find(MARK_END, start, min(self.size, start + _MARK_LIMIT))
+        return unmark(self._map[start:end]) if end >= 0 else None
 
     def close(self) -> None:
         """Give the memory back to the system. Idempotent."""
@@ -231,8 +279,7 @@ def _mistyped(error: msgspec.ValidationError) -> Refusal:
     return Refusal(400, message, "invalid_value", path[1] if path else None)
 
 
-def _plan(fields: _Fields, body_bytes: int, settings: MockSettings) -> Plan:
-    knobs = fields.metadata or Knobs()
+def _plan(fields: _Fields, knobs: Knobs, body_bytes: int, settings: MockSettings) -> Plan:
     bound = fields.max_completion_tokens if fields.max_completion_tokens is not None else fields.max_tokens
     tokens = settings.tokens if bound is None else min(settings.tokens, bound)
     if knobs.tokens is not None:
@@ -246,6 +293,7 @@ def _plan(fields: _Fields, body_bytes: int, settings: MockSettings) -> Plan:
         tokens=tokens,
         finish_reason="stop" if bound is None or tokens < bound else "length",
         token_bytes=5 if knobs.token_bytes is None else knobs.token_bytes,
+        tag=b"" if knobs.tag is None else knobs.tag.encode(),
         prefill=settings.prefill if knobs.prefill is None else knobs.prefill,
         head=settings.head if knobs.head is None else knobs.head,
         interval=settings.interval if knobs.interval is None else knobs.interval,

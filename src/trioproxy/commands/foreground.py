@@ -20,6 +20,8 @@ from ..configfile import Place
 from ..net import Listener
 
 _T = TypeVar("_T")
+_HANGUPS: Final = tuple(number for number in signal.Signals if number.name == "SIGHUP")
+"""The signal that asks to read files again; none on Windows."""
 _UNWINDING: Final = 5.0
 """Seconds that stopping may take beyond the grace before the process ends itself: a thread cannot be cancelled."""
 
@@ -89,7 +91,7 @@ def run_until_signal(
         nonlocal failure
         async with trio.open_nursery() as nursery:
             await nursery.start(_watch_signals, nursery.cancel_scope, stop)
-            if reload is not None:
+            if reload is not None and _HANGUPS:
                 await nursery.start(_watch_hangups, reload)
             try:
                 await run()
@@ -98,7 +100,7 @@ def run_until_signal(
             nursery.cancel_scope.cancel()
 
     # What comes before the receiver stands, or after it is gone, must not end the process half-way.
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGINT, signal.SIGTERM, *(_HANGUPS if reload is not None else ())):
         signal.signal(number, signal.SIG_IGN)
     trio.run(run_beside_signals)
     if failure is not None:
@@ -126,7 +128,7 @@ async def _watch_signals(  # noqa: ASYNC114 - no block uses it as a context
 
 
 async def _watch_hangups(reload: Callable[[], None], *, task_status: trio.TaskStatus[None]) -> None:  # noqa: ASYNC114
-    with trio.open_signal_receiver(signal.SIGHUP) as signals:
+    with trio.open_signal_receiver(*_HANGUPS) as signals:
         task_status.started()
         async for _ in signals:
             reload()

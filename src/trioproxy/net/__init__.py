@@ -10,7 +10,7 @@ from .listening import Listener, inherited, listen, listen_unix
 from .liveness import interval_for
 from .sockets import RECEIVE_SIZE, SocketTransport
 from .streams import StreamTransport, transport_for
-from .tls import ServerTls, TlsError, client_context, start_tls
+from .tls import ServerTls, TlsError, client_context, extra_info, load_chain, start_tls, trusting
 
 __all__ = [
     "RECEIVE_SIZE",
@@ -24,10 +24,13 @@ __all__ = [
     "client_context",
     "connect",
     "dial",
+    "extra_info",
     "inherited",
     "interval_for",
     "listen",
     "listen_unix",
+    "load_chain",
     "start_tls",
     "transport_for",
+    "trusting",
 ]

@@ -158,7 +158,7 @@ def inherited(environment: MutableMapping[str, str] | None = None) -> list[Liste
     They can be taken once.
 
     :param environment: where they are told of; the process's own, unless given.
-    :raises OSError: there are none (any more), or one of them does not listen for streams.
+    :raises OSError: there are none (any more), or one of them does not listen for streams; then all are closed.
     """
     if environment is None:
         environment = os.environ
@@ -168,14 +168,28 @@ def inherited(environment: MutableMapping[str, str] | None = None) -> list[Liste
     if not count.isascii() or not count.isdigit() or not int(count):
         raise OSError(f"LISTEN_FDS must be how many sockets were passed, got {count!r}")
     del environment["LISTEN_PID"], environment["LISTEN_FDS"]
-    found: list[Listener] = []
-    for number in range(_FIRST_INHERITED, _FIRST_INHERITED + int(count)):
-        try:
-            os.set_inheritable(number, False)
-            sock = socket.socket(fileno=number)
-        except OSError as error:
-            raise OSError(f"the passed file {number} is no socket: {error.strerror}") from None
-        if sock.type != socket.SOCK_STREAM or not sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-            raise OSError(f"the passed socket {number} does not listen for streams")
-        found.append(Listener(sock))
-    return found
+    sockets: list[socket.socket] = []
+    try:
+        for number in range(_FIRST_INHERITED, _FIRST_INHERITED + int(count)):
+            sockets.append(_passed(number))
+            if not _listens_for_streams(sockets[-1]):
+                raise OSError(f"the passed socket {number} does not listen for streams of TCP or of a unix socket")
+    except BaseException:
+        for sock in sockets:
+            sock.close()
+        raise
+    return [Listener(sock) for sock in sockets]
+
+
+def _passed(number: int) -> socket.socket:
+    try:
+        os.set_inheritable(number, False)
+        return socket.socket(fileno=number)
+    except OSError as error:
+        raise OSError(f"the passed file {number} is no socket: {error.strerror}") from None
+
+
+def _listens_for_streams(sock: socket.socket) -> bool:
+    known = sock.family in (socket.AF_INET, socket.AF_INET6, getattr(socket, "AF_UNIX", None))
+    accepts = bool(sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
+    return known and accepts and sock.type == socket.SOCK_STREAM

@@ -253,6 +253,19 @@ class SocketTransport:
         with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_WR)
 
+    def extra_info(self, name: str) -> object:
+        """See :func:`trioproxy.net.extra_info`."""
+        if self.closed:
+            return None
+        if name == "socket":
+            return self._sock
+        with contextlib.suppress(OSError):  # not connected any more
+            if name == "server_addr":
+                return self._sock.getpeername()
+            if name == "client_addr":
+                return self._sock.getsockname()
+        return self.readable_nowait() if name == "is_readable" else None
+
     def close(self) -> None:
         if self.closed:
             return

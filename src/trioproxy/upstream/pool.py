@@ -30,10 +30,11 @@ from .endpoint import Endpoint
 class Idle:
     """A connection that waits for its next use."""
 
-    __slots__ = ("expires", "transport")
+    __slots__ = ("expires", "since", "transport")
 
-    def __init__(self, transport: Transport, expires: float) -> None:
+    def __init__(self, transport: Transport, since: float, expires: float) -> None:
         self.transport = transport
+        self.since = since
         self.expires = expires
 
 
@@ -142,7 +143,8 @@ class Pool:
             return
         if not self._idle:
             self._wake.set()
-        self._idle.append(Idle(transport, trio.current_time() + self._keep_alive))
+        now = trio.current_time()
+        self._idle.append(Idle(transport, now, now + self._keep_alive))
 
     async def open(self) -> Transport:
         """A new connection, to whichever of the endpoint's addresses answers first, ready for a request.
@@ -201,9 +203,9 @@ class Pool:
             self._idle.popleft().transport.close()
 
     @property
-    def next_expiry(self) -> float:
-        """When the connection that has been idle for longest expires; infinite if none is idle."""
-        return self._idle[0].expires if self._idle else math.inf
+    def idle_since(self) -> float:
+        """Since when the connection has been idle that has been so for longest; infinite if none is idle."""
+        return self._idle[0].since if self._idle else math.inf
 
     def close_oldest_nowait(self) -> None:
         """Close the connection that has been idle for longest."""
@@ -235,6 +237,16 @@ class Lease:
     def __repr__(self) -> str:
         return f"<Lease {self.state.value} {self._pool.endpoint.url}>"
 
+    @property
+    def endpoint(self) -> Endpoint:
+        """Where its connection goes."""
+        return self._pool.endpoint
+
+    @property
+    def ended(self) -> bool:
+        """Whether it is over."""
+        return self.state is _ENDED
+
     def take_idle_nowait(self) -> Transport | None:
         """Take an idle connection, if a good one is there."""
         transport = self._pool.pop_idle_nowait()
@@ -247,15 +259,21 @@ class Lease:
         """Take a new connection; one that is held is reset before.
 
         :raises ProxyError: ``CONNECT_FAILED`` or ``TLS_FAILED``. Cancelled, it leaves nothing behind.
+        :raises trio.ClosedResourceError: another task has ended the lease; nothing is left open then either.
         """
         self.reset()
-        self.state = _CONNECTING
-        try:
-            transport = await self._pool.open()
-        finally:
-            self.state = _EMPTY
-        self._hold(transport, reused=False)
-        return transport
+        if not self.ended:
+            self.state = _CONNECTING
+            try:
+                transport = await self._pool.open()
+            finally:
+                if not self.ended:
+                    self.state = _EMPTY
+            if not self.ended:
+                self._hold(transport, reused=False)
+                return transport
+            transport.reset()
+        raise trio.ClosedResourceError("this lease has ended")
 
     def _hold(self, transport: Transport, *, reused: bool) -> None:
         self.transport = transport

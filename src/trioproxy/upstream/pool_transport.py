@@ -10,6 +10,7 @@ step, whatever ends the request.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import socket
 import ssl
@@ -22,7 +23,11 @@ import trio
 from ..errors import ProxyError
 from ..http1 import ParserName, default_parser, head_parser
 from ..net import Address, Connector, connect
-from .client_call import Call, StaleConnectionError, Timeouts, Trace, extension, within
+from .client_call import Call, StaleConnectionError
+from .client_message import Message
+from .client_response import NetworkStream
+from .client_terms import Timeouts, Trace, as_errors, extension, within
+from .client_tls import tls_context
 from .connections import Connections, Counts, Hold, Origin
 from .endpoint import Endpoint, look_up
 from .pool import Pool
@@ -42,15 +47,18 @@ class PoolTransport(httpx.AsyncBaseTransport):
     so they are given here. Cancelling a request at any step gives its place back at once and leaves nothing behind. It
     can be made outside of Trio, and used in one Trio run after the other.
 
-    :param verify: whom to trust: the usual authorities, nobody in particular (False), those in a file, or a context.
+    :param verify: whom to trust: the usual authorities, whoever answers (False), those in a file or a directory, or
+        what a context says.
     :param cert: the certificate to show: a file, or (certificate, key) or (certificate, key, password).
     :param limits: of connections; ``keepalive_expiry`` is 4 s unless given, below the 5 s after which uvicorn closes.
+        No task watches the idle ones: those that have expired are closed when the next request begins or ends.
     :param http2: not supported: True is refused.
     :param uds: the path of a unix socket to connect to, whatever the URL's host is.
     :param trust_env: whether ``SSL_CERT_FILE`` and ``SSL_CERT_DIR`` count.
     :param codec: which library parses heads, ``llhttp`` or ``h11``.
     :param connector: how connections are opened, for tests with a network of their own.
     :raises ValueError: for http2.
+    :raises OSError: a file of ``verify`` or ``cert`` cannot be read, or is not what it should be.
     """
 
     def __init__(
@@ -67,10 +75,7 @@ class PoolTransport(httpx.AsyncBaseTransport):
     ) -> None:
         if http2:
             raise ValueError("PoolTransport speaks HTTP/1.1 only: leave http2 out, or use httpx's own transport for it")
-        if isinstance(verify, str):
-            verify = ssl.create_default_context(cafile=verify)
-        self._context = httpx.create_ssl_context(verify=verify, cert=cert, trust_env=trust_env)
-        self._context.set_alpn_protocols(["http/1.1"])
+        self._context = tls_context(verify, cert, trust_env=trust_env)
         self._limits = limits
         self._keep_alive = math.inf if limits.keepalive_expiry is None else limits.keepalive_expiry
         self._uds = uds
@@ -93,48 +98,55 @@ class PoolTransport(httpx.AsyncBaseTransport):
         :raises httpx.TimeoutException: ``PoolTimeout``, ``ConnectTimeout``, ``WriteTimeout`` or ``ReadTimeout``, by the
             request's ``timeout`` extension.
         :raises httpx.TransportError: what else went wrong, as httpx has it.
+        :raises RuntimeError: this is not Trio, or another Trio run uses the transport at this moment.
         """
         origin = _origin(request)
-        timeouts, trace = Timeouts(request), Trace(request)
+        message, timeouts, trace = Message(request), Timeouts(request), Trace(request)
         connections = self._current()
+        await trio.lowlevel.checkpoint_if_cancelled()  # there may be no other before something is sent
         connections.tidy()
-        hold = await within(timeouts.pool, httpx.PoolTimeout, lambda: connections.hold(origin))
+        with as_errors(httpx.ConnectError):
+            hold = await within(timeouts.pool, httpx.PoolTimeout, lambda: connections.hold(origin))
         try:
-            return await self._send(request, hold, connections, timeouts, trace)
+            return await self._send(message, hold, timeouts, trace)
         except BaseException:
             hold.end()
             raise
 
-    async def _send(
-        self, request: httpx.Request, hold: Hold, connections: Connections, timeouts: Timeouts, trace: Trace
-    ) -> httpx.Response:
-        lease = hold.lease
-        if lease.take_idle_nowait() is not None:
-            try:
-                return await Call(request, hold, self._parser, timeouts, trace).run()
-            except StaleConnectionError:
-                lease.reset()
+    async def _send(self, message: Message, hold: Hold, timeouts: Timeouts, trace: Trace) -> httpx.Response:
+        if hold.lease.take_idle_nowait() is not None:
+            with contextlib.suppress(StaleConnectionError):
+                return await Call(message, hold, self._parser, timeouts, trace).run()
+        how, info = self._connecting(hold.lease.endpoint, timeouts)
+        await trace.of(
+            f"connection.connect_{how}",
+            lambda: _open(hold, timeouts.connect),
+            lambda _: NetworkStream(hold, hold.transport, b""),
+            info,
+        )
+        return await Call(message, hold, self._parser, timeouts, trace).run()
 
-        async def open_connection() -> None:
-            await within(timeouts.connect, httpx.ConnectTimeout, lease.open)
-
-        connections.make_room()
-        try:
-            await trace.of("connection.connect_tcp", open_connection)
-        except ProxyError as error:
-            raise httpx.ConnectError(error.detail or error.message) from error
-        if lease.transport is not None:
-            lease.transport.watch_peer(_VANISHED)
-        return await Call(request, hold, self._parser, timeouts, trace).run()
+    def _connecting(self, endpoint: Endpoint, timeouts: Timeouts) -> tuple[str, dict[str, object]]:
+        """What to tell of connecting, in httpcore's words."""
+        how: dict[str, object] = {
+            "timeout": None if math.isinf(timeouts.connect) else timeouts.connect,
+            "socket_options": None,
+        }
+        if self._uds is not None:
+            return "unix_socket", {"path": self._uds, **how}
+        return "tcp", {"host": endpoint.host, "port": endpoint.port, "local_address": None, **how}
 
     async def aclose(self) -> None:
-        """Close every connection; requests under way fail."""
+        """Close every connection; requests that are under way, or that wait, fail.
+
+        :raises RuntimeError: another Trio run uses it at this moment.
+        """
         if self._connections is not None:
-            connections, self._connections = self._connections, None
-            if connections.token is trio.lowlevel.current_trio_token():
-                connections.close()
+            if self._connections.token is trio.lowlevel.current_trio_token():
+                self._connections.close()
             else:
-                connections.leave()
+                self._connections.leave()
+            self._connections = None
 
     def _current(self) -> Connections:
         """The connections of this Trio run."""
@@ -178,6 +190,16 @@ class PoolTransport(httpx.AsyncBaseTransport):
             server_name=origin.server_name,
             addresses=addresses,
         )
+
+
+async def _open(hold: Hold, patience: float) -> None:
+    try:
+        await within(patience, httpx.ConnectTimeout, hold.open)
+        hold.transport.watch_peer(_VANISHED)
+    except ProxyError as error:
+        raise httpx.ConnectError(error.detail or error.message) from error
+    except trio.ClosedResourceError as error:
+        raise httpx.ConnectError(str(error)) from error
 
 
 def _origin(request: httpx.Request) -> Origin:

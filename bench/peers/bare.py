@@ -1,4 +1,4 @@
-"""`python -m bench.bare LISTEN_PORT UPSTREAM_PORT`: the least that a proxy on Trio can do, as a measure.
+"""`python -m bench.peers.bare LISTEN_PORT UPSTREAM_PORT`: the least that a proxy on Trio can do, as a measure.
 
 Lives here: a relay with direct sockets, a task and a nursery for each request, and llhttp on both sides. It checks
 nothing, changes nothing, keeps no deadline, watches nobody and expects each request in one read: no proxy to use. What
@@ -9,9 +9,14 @@ from __future__ import annotations
 
 import socket
 import sys
+from pathlib import Path
+from typing import Final
 
 import httptools
 import trio
+
+from bench.peers.install import Here
+from bench.peers.peer import Address, Peer
 
 
 class _Seen:
@@ -82,6 +87,12 @@ async def main(listen: int, upstream: int) -> None:
                 client, _ = listener.accept()
                 nursery.start_soon(_client, _ready(client), upstream, idle)
 
+
+def _arguments(listen: Address, upstream: Address, _: Path) -> list[str]:
+    return ["-m", "bench.peers.bare", str(listen.port), str(upstream.port)]
+
+
+BARE: Final = Peer("bare", Here(), _arguments)
 
 if __name__ == "__main__":
     trio.run(main, int(sys.argv[1]), int(sys.argv[2]))

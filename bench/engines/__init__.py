@@ -1,0 +1,1 @@
+"""Real model servers, small enough for this machine's CPU: see README.md."""
