@@ -1,4 +1,4 @@
-"""Which tests are run on which links and with which codec.
+"""Which tests are run on which links and with which codec, and the processes that they start.
 
 Every test that has a conversation, or that says ``usefixtures("link")``, is run on all links with both codecs. One
 whose point is a link's own nature says so: ``@pytest.mark.links("memory", reason="…")``.
@@ -6,13 +6,14 @@ whose point is a link's own nature says so: ``@pytest.mark.links("memory", reaso
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Iterator
 from itertools import product
 from typing import Final, get_args
 
 import pytest
 
 from links import CHOSEN, LINKS, LinkName
+from processes import Running
 from trioproxy.http1 import ParserName
 
 CODECS: Final[tuple[ParserName, ...]] = get_args(ParserName)
@@ -47,3 +48,17 @@ def link(request: pytest.FixtureRequest) -> Generator[None]:
     CHOSEN.made, CHOSEN.link, CHOSEN.codec = True, LINKS[chosen[0]], chosen[1]
     yield
     CHOSEN.made = False
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., Running]]:
+    """Starts commands; what still runs in the end is killed."""
+    started: list[Running] = []
+
+    def run(*arguments: str) -> Running:
+        started.append(Running(*arguments))
+        return started[-1]
+
+    yield run
+    for running in started:
+        running.kill()

@@ -2,108 +2,30 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Final, final
 
 import pytest
 from click.testing import CliRunner
 
 import trioproxy
+from certificates import write_files
+from processes import COMMAND, ENVIRONMENT, STREAM, Running, posix, receive_all
 from trioproxy.cli import main
-
-COMMAND: Final = [sys.executable, "-m", "trioproxy"]
-ENVIRONMENT: Final = os.environ | {
-    "PYTHONPATH": str(Path(trioproxy.__file__).parents[1]),
-    "PYTHONUNBUFFERED": "1",
-    "NO_COLOR": "1",
-}
-posix = pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
-
-
-@final
-class Running:
-    """A command that goes on until it is told to stop."""
-
-    def __init__(self, *arguments: str) -> None:
-        self._process: Final = subprocess.Popen(
-            [*COMMAND, *arguments], env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
-        self.first = self.line()
-        found = re.search(r"https?://([^:]+|\[[^]]+\]):(\d+)", self.first)
-        assert found, (self.first, self._process.stderr and self._process.stderr.read())
-        self.host = found[1].strip("[]")
-        self.port = int(found[2])
-
-    def line(self) -> str:
-        """The next line that it prints."""
-        assert self._process.stdout is not None
-        return self._process.stdout.readline()
-
-    def signal(self, number: signal.Signals) -> None:
-        self._process.send_signal(number)
-
-    def ends(self) -> tuple[int, str, str]:
-        """Its exit status, and what it has printed."""
-        out, err = self._process.communicate(timeout=10)
-        return self._process.returncode, out, err
-
-    def connect(self) -> socket.socket:
-        return socket.create_connection((self.host, self.port), timeout=10)
-
-    def wait_asked(self) -> None:
-        """Wait until this mock has been asked for a completion."""
-        deadline = time.monotonic() + 10
-        while time.monotonic() < deadline:
-            with self.connect() as sock:
-                sock.sendall(b"GET /mock/requests HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
-                if b"/v1/completions" in receive_all(sock):
-                    return
-            time.sleep(0.01)
-        raise TimeoutError
-
-    def kill(self) -> None:
-        if self._process.poll() is None:
-            self._process.kill()
-        self._process.communicate()
-
-
-@pytest.fixture
-def start() -> Iterator[Callable[..., Running]]:
-    """Starts commands; what still runs in the end is killed."""
-    started: list[Running] = []
-
-    def run(*arguments: str) -> Running:
-        started.append(Running(*arguments))
-        return started[-1]
-
-    yield run
-    for running in started:
-        running.kill()
+from trioproxy.commands.parameters import overrides_of
+from trioproxy.configfile import FileConfig, render
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [*COMMAND, *arguments], env=ENVIRONMENT, capture_output=True, text=True, timeout=10, check=False
     )
-
-
-def receive_all(sock: socket.socket) -> bytes:
-    with sock:
-        return b"".join(iter(lambda: sock.recv(65536), b""))
-
-
-STREAM: Final = (
-    b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Length: 74\r\n\r\n"
-    b'{"stream": true, "metadata": {"prefill": 0.3, "tokens": 3, "interval": 0}}'
-)
 
 
 # Running
@@ -261,7 +183,7 @@ def test_help_and_version() -> None:
 
 EARLY_HANGUP = """
 import os, signal, trio
-from trioproxy import cli
+from trioproxy.commands import foreground
 
 async def run():
     pass
@@ -272,7 +194,7 @@ def run_with_signal(main, real=trio.run):
     os.kill(os.getpid(), signal.SIGHUP)
 
 trio.run = run_with_signal
-cli._run_until_signal(run, None, lambda: None)
+foreground.run_until_signal(run, None, lambda: None)
 """
 
 
@@ -281,3 +203,48 @@ def test_a_hangup_while_it_starts_or_ends_does_not_end_it() -> None:
     """A reload that comes before the receiver of signals stands, or after it is gone."""
     done = subprocess.run([sys.executable, "-c", EARLY_HANGUP], env=ENVIRONMENT, timeout=20, check=False)
     assert done.returncode == 0
+
+
+# A configuration file
+
+
+def test_check_says_what_would_be_done_and_prints_no_value_from_elsewhere(tmp_path: Path) -> None:
+    write_files(tmp_path)
+    file = tmp_path / "trioproxy.toml"
+    file.write_text('upstreams = ["http://a", "${UP}"]\n[tls]\ncert = "chain.pem"\nkey = "key.pem"\n')
+    done = CliRunner().invoke(main, ["check", str(file)], env={"UP": "http://s3cr3t"})
+    assert done.exit_code == 0
+    assert done.output == (f"{file} is right\n  listens on 127.0.0.1:8080, with TLS\n  endpoints http://a, ${{UP}}\n")
+
+
+@pytest.mark.parametrize("command", [["check"], ["serve", "--config"]])
+def test_a_wrong_file_is_told_and_exits_1(command: list[str], tmp_path: Path) -> None:
+    file = tmp_path / "trioproxy.toml"
+    file.write_text('upstreams = ["http://a"]\n[deadlines]\nidel = "5s"\n')
+    done = CliRunner().invoke(main, [*command, str(file)])
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert done.stderr == f"{file}:3: deadlines.idel: unknown key; did you mean 'idle'?\n"
+
+
+def test_a_wrong_flag_beside_a_file_exits_2(tmp_path: Path) -> None:
+    file = tmp_path / "trioproxy.toml"
+    file.write_text('upstreams = ["http://a"]\n')
+    done = CliRunner().invoke(main, ["serve", "--config", str(file), "--tls-cert", "/nowhere"])
+    assert done.exit_code == 2
+    assert "--tls-cert: cannot read '/nowhere'" in done.stderr
+
+
+def test_the_defaults_are_printed() -> None:
+    done = CliRunner().invoke(main, ["config", "--defaults"])
+    assert (done.exit_code, done.stdout) == (0, render(FileConfig()))
+    assert CliRunner().invoke(main, ["config"]).exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("flag", "key", "number"),
+    [("--deadline", "idle=2m", 120), ("--deadline", "idle=400ms", 0.4), ("--limit", "head_size=1KiB", 1024)],
+)
+def test_flags_take_units(flag: str, key: str, number: float) -> None:
+    deadlines, limits = ([key], []) if flag == "--deadline" else ([], [key])
+    [override] = overrides_of({}, deadlines, limits).values()
+    assert override == (flag, number)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import signal
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from certificates import trusting_context, write_files
-from test_cli import STREAM, Running, posix, receive_all
+from processes import STREAM, Running, posix, receive_all
 from trioproxy.commands.reload import Serving
 from trioproxy.configfile import ConfigError, Override, load
 
@@ -123,20 +123,6 @@ def test_a_file_that_is_wrong_from_the_start(file: Path) -> None:
 
 
 # Processes
-
-
-@pytest.fixture
-def start() -> Iterator[Callable[..., Running]]:
-    """Starts commands; what still runs in the end is killed."""
-    started: list[Running] = []
-
-    def run(*arguments: str) -> Running:
-        started.append(Running(*arguments))
-        return started[-1]
-
-    yield run
-    for running in started:
-        running.kill()
 
 
 @posix

@@ -21,7 +21,8 @@ def check(file: Path) -> None:
     """Check a configuration file, and what it names: certificates, keys and other files."""
     loaded = load_or_exit(file, {})
     say(f"{file} is right")
-    say(f"  listens on {', '.join(loaded.shown_places)}")
+    how = "" if loaded.tls.server is None else ", with TLS"
+    say(f"  listens on {', '.join(loaded.shown_places)}{how}")
     say(f"  endpoints {', '.join(loaded.shown_endpoints)}")
 
 

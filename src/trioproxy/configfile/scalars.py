@@ -12,7 +12,7 @@ from __future__ import annotations
 import difflib
 import pathlib
 from dataclasses import dataclass
-from typing import Annotated, Final, Protocol, final
+from typing import Annotated, Final, Protocol, TypeVar, final
 
 from ..units import Quantity
 from ..upstream.endpoint import Endpoint
@@ -47,6 +47,16 @@ class Scalar(Protocol):
         ...
 
 
+_T = TypeVar("_T")
+
+
+def _expect(value: object, kind: type[_T], must: str) -> _T:
+    """The value, if TOML has it as this type."""
+    if not isinstance(value, kind):
+        raise ValueError(f"must {must}")  # noqa: TRY004 - it is the operator's value, not a caller's
+    return value
+
+
 @final
 @dataclass(frozen=True, slots=True)
 class Text:
@@ -57,9 +67,7 @@ class Text:
 
     def read(self, value: object, base: pathlib.Path) -> str:
         """As it is."""
-        if not isinstance(value, str):
-            raise ValueError(f"must {self.must}")  # noqa: TRY004 - it is the operator's value, not a caller's
-        return value
+        return _expect(value, str, self.must)
 
     def write(self, value: object) -> str:
         """As it is."""
@@ -76,9 +84,7 @@ class Flag:
 
     def read(self, value: object, base: pathlib.Path) -> bool:
         """As it is."""
-        if not isinstance(value, bool):
-            raise ValueError(f"must {self.must}")  # noqa: TRY004
-        return value
+        return _expect(value, bool, self.must)
 
     def write(self, value: object) -> bool:
         """As it is."""
@@ -172,9 +178,7 @@ class Measured:
 
     def read(self, value: object, base: pathlib.Path) -> float:
         """Seconds or bytes."""
-        if not isinstance(value, str):
-            raise ValueError(f"must {self.must}")  # noqa: TRY004
-        return self.quantity.parse(value)
+        return self.quantity.parse(_expect(value, str, self.must))
 
     def write(self, value: object) -> str:
         """With its unit."""
@@ -192,9 +196,7 @@ class Address:
 
     def read(self, value: object, base: pathlib.Path) -> Place:
         """The place."""
-        if not isinstance(value, str):
-            raise ValueError(f"must {self.must}")  # noqa: TRY004
-        return Place.parse(value)
+        return Place.parse(_expect(value, str, self.must))
 
     def write(self, value: object) -> str:
         """As it is typed."""
@@ -214,10 +216,9 @@ class EndpointUrl:
 
     def read(self, value: object, base: pathlib.Path) -> str:
         """As it is."""
-        if not isinstance(value, str):
-            raise ValueError(f"must {self.must}")  # noqa: TRY004
-        Endpoint(value)
-        return value
+        url = _expect(value, str, self.must)
+        Endpoint(url)
+        return url
 
     def write(self, value: object) -> str:
         """As it is."""
