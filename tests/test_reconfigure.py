@@ -109,26 +109,40 @@ async def test_with_another_context_no_connection_of_the_old_one_is_used(autojum
 
 
 async def test_a_request_keeps_the_deadlines_that_it_began_with(autojump_clock: MockClock) -> None:
-    short = Settings(deadlines=Deadlines(body_stall=1, first_byte=2))
+    short = Settings(deadlines=Deadlines(body_stall=1, first_byte=2), limits=Limits(head_size=100))
     async with conversation() as talk:
         client = await talk.client()
         await client.says("POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\n12")
         await wait_all_tasks_blocked()
         reconfigure(talk, "10.0.0.1", settings=short)
-        await trio.sleep(29)
-        await client.hears_nothing()
-        await client.says("34")
+        for piece in "34":
+            await trio.sleep(29)
+            await client.hears_nothing()
+            await client.says(piece)
         upstream = await talk.upstream()
         await upstream.takes()
         await trio.sleep(500)
         await client.hears_nothing()
-        await upstream.says(OK)
-        await client.hears(OK_HEARD)
+        await upstream.says(message("HTTP/1.1 200 OK", "X: " + 200 * "x", "Content-Length: 0"))
+        await client.hears(relayed("HTTP/1.1 200 OK", "X: " + 200 * "x", "Content-Length: 0"))
         await client.says(get())
         await upstream.takes()
         await trio.sleep(2.1)
         await client.hears_refusal(504, "first_byte_timeout", closes=False)
         await upstream.hears_end()
+
+
+async def test_a_head_that_has_begun_is_read_on(autojump_clock: MockClock) -> None:
+    async with conversation() as talk:
+        client = await talk.client()
+        await client.says("GET / HTTP/1.1\r\nHo")
+        await wait_all_tasks_blocked()
+        reconfigure(talk, "10.0.0.1", settings=Settings(limits=Limits(head_size=20)))
+        await client.says("st: a\r\n\r\n")
+        upstream = await talk.upstream()
+        await upstream.hears(forwarded("GET / HTTP/1.1"))
+        await upstream.says(OK)
+        await client.hears(OK_HEARD)
 
 
 async def test_limits_change_for_the_next_request_of_a_connection(autojump_clock: MockClock) -> None:
