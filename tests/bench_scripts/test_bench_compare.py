@@ -15,6 +15,7 @@ from bench.compare.__main__ import main
 from bench.compare.measure import Cost, MeasureError, Plan, Result, cost_of, measure_memory, referee
 from bench.compare.plots import draw
 from bench.compare.tables import Case, Comparison, cases, render, seen
+from bench.peers.peer import Peer
 from bench.peers.registry import PEERS
 from trioproxy.bench.referee.memory_metrics import MEMORY, SizeResult
 from trioproxy.bench.referee.memory_report import MemoryReport
@@ -173,6 +174,9 @@ def test_cpu_of_two_peers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_cpu_of_a_peer_that_is_not_there(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(cpu, "start_of", lambda _: "python -c 'raise SystemExit(1)' {listen} {upstream}")
+    def ends(_: Peer) -> str:
+        return "python -c 'raise SystemExit(1)' {listen} {upstream}"
+
+    monkeypatch.setattr(cpu, "start_of", ends)
     assert cpu.main(["--peers", "haproxy", "--seconds", "0.1", "--rounds", "1"]) == 1
     assert "the proxy has ended, with status 1" in capsys.readouterr().err
