@@ -39,9 +39,7 @@ _QUICK: Final = Plan(
     memory=("--quick",),
     cost=("--seconds", "1", "--rounds", "1"),
 )
-_FULL: Final = Plan(
-    cancel=("--rounds", "5"), memory=(), cost=("--seconds", "2", "--rounds", "3", "--request-rate", "100")
-)
+_FULL: Final = Plan(cancel=("--rounds", "5"), memory=(), cost=("--seconds", "3", "--rounds", "3"))
 
 
 class Options(argparse.Namespace):

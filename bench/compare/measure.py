@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import math
 import os
 import shlex
+import statistics
 import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
@@ -44,7 +46,7 @@ class MeasureError(Exception):
 
 
 class Cost(msgspec.Struct, kw_only=True):
-    """CPU, the rounds of `bench.cost`. Microseconds."""
+    """CPU, round by round. Microseconds."""
 
     request: list[float]
     event: list[float]
@@ -107,31 +109,38 @@ def _referee(command: Sequence[str], kind: type[_R]) -> _R:
 
 
 def measure_cost(names: Sequence[str], options: Sequence[str]) -> dict[str, Cost]:
-    """Run `bench.cost` on several peers at once: it alternates between them, which ratios need.
+    """Run `bench.compare.cpu` on several peers at once: it alternates between them, which ratios need.
 
-    :raises MeasureError: one of them could not be measured, or figures cannot be believed.
+    :raises MeasureError: one of them could not be measured.
     """
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "cost.json"
         done = _run([sys.executable, "-m", *cost(names, options), "--json", str(path)])
         if not path.exists():
             raise MeasureError(_last(done))
-        results: Mapping[str, Any] = json.loads(path.read_bytes())["results"]
-    return {name: _cost(results[name]) for name in names}
+        found: dict[str, dict[str, list[float]]] = json.loads(path.read_bytes())
+    return {name: cost_of(name, found) for name in names}
 
 
 def cost(names: Sequence[str], options: Sequence[str]) -> list[str]:
     """The command that measures CPU, without its output file."""
-    return ["bench.cost", "--proxies", *names, *options]
+    return ["bench.compare.cpu", "--peers", *names, *options]
 
 
-def _cost(found: Mapping[str, Any]) -> Cost:
+def cost_of(name: str, found: Mapping[str, Mapping[str, list[float]]]) -> Cost:
+    """The rounds of one of the peers, beside the baseline's."""
+    own, base = found[name], found.get(BASELINE, {})
     return Cost(
-        request=[one["us_per_request"] for one in found["requests"]],
-        event=[one["us_per_event"] for one in found["events"]],
-        request_ratio=found["ratios"].get("request", {"median": 1.0})["median"],
-        event_ratio=found["ratios"].get("event", {"median": 1.0})["median"],
+        request=own["request"],
+        event=own["event"],
+        request_ratio=_ratio(own["request"], base.get("request")),
+        event_ratio=_ratio(own["event"], base.get("event")),
     )
+
+
+def _ratio(values: Sequence[float], base: Sequence[float] | None) -> float:
+    """The median of the rounds' ratios; nan without a baseline."""
+    return statistics.median(a / b for a, b in zip(values, base, strict=True)) if base else math.nan
 
 
 def _run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import sys
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from bench.compare import cpu
 from bench.compare.__main__ import main
-from bench.compare.measure import Cost, MeasureError, Plan, Result, measure_memory, referee
+from bench.compare.measure import Cost, MeasureError, Plan, Result, cost_of, measure_memory, referee
 from bench.compare.plots import draw
 from bench.compare.tables import Case, Comparison, cases, render, seen
+from bench.peers.peer import Peer
 from bench.peers.registry import PEERS
 from trioproxy.bench.referee.memory_metrics import MEMORY, SizeResult
 from trioproxy.bench.referee.memory_report import MemoryReport
@@ -115,7 +119,7 @@ def test_the_page_says_what_was_missed_and_how_to_have_it_again(comparison: Comp
         "- litellm, cancel: it has ended",
         "- litellm, memory: too late",
         "- litellm, CPU: too slow",
-        "python -m bench.cost --proxies trioproxy --seconds 2",
+        "python -m bench.compare.cpu --peers trioproxy --seconds 2",
     ):
         assert line in page.splitlines(), line
     assert f"{' '.join(referee('cancel', PEERS['trioproxy'], [])[:3])} --proxy-cmd 'python -m bench.peers" in page
@@ -155,3 +159,24 @@ def test_one_peer_for_real(tmp_path: Path) -> None:
     page = (tmp_path / "compare.md").read_text()
     assert "| bytes held per stream, 512 KiB prompt | " in page
     assert "Not measured" not in page
+
+
+@pytest.mark.skipif(shutil.which("haproxy") is None, reason="HAProxy, which CPU is compared with, is not installed")
+def test_cpu_of_two_peers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--seconds", "0.3", "--rounds", "2", "--streams", "5", "--json", str(tmp_path / "cpu.json")]
+    assert cpu.main(["--peers", "naive-trio", "haproxy", *words]) == 0
+    found = json.loads((tmp_path / "cpu.json").read_text())
+    naive, haproxy = cost_of("naive-trio", found), cost_of("haproxy", found)
+    assert haproxy.request_ratio == haproxy.event_ratio == 1
+    assert naive.request_ratio > 2
+    assert len(naive.request) == len(naive.event) == 2
+    assert "naive-trio" in capsys.readouterr().out
+
+
+def test_cpu_of_a_peer_that_is_not_there(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def ends(_: Peer) -> str:
+        return "python -c 'raise SystemExit(1)' {listen} {upstream}"
+
+    monkeypatch.setattr(cpu, "start_of", ends)
+    assert cpu.main(["--peers", "haproxy", "--seconds", "0.1", "--rounds", "1"]) == 1
+    assert "the proxy has ended, with status 1" in capsys.readouterr().err

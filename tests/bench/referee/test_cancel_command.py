@@ -170,7 +170,8 @@ def test_a_proxy_that_dies_in_the_middle(tmp_path: Path) -> None:
     assert report["metrics"]["missed_aborts"] == 0
     assert set(report["metrics"]) == {definition.name for definition in CANCEL}
     kept = lines(records)
-    assert [record["stage"] for record in kept if record["leg"] == "proxy"][:2] == ["none", "before-head"]
+    # Each is written when it is over: the one that was left is watched while the next is played.
+    assert {record["stage"] for record in kept if record["leg"] == "proxy"} >= {"none", "before-head"}
 
 
 def test_an_interrupt_in_the_middle(tmp_path: Path) -> None:
