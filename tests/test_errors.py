@@ -9,7 +9,7 @@ import pytest
 from trioproxy import Code, Fault, Outcome, ProxyError
 from trioproxy.apis.refusal import refusal
 from trioproxy.errors import RULES
-from trioproxy.runtime import outcome_of
+from trioproxy.record import outcome_of
 
 
 def test_every_code_has_a_rule_and_a_name_of_its_own() -> None:

@@ -18,6 +18,7 @@ from script import OK, OK_HEARD, conversation, get, message, read_all, relayed
 from trioproxy import Proxy, Settings, server
 from trioproxy.exchange import Exchange
 from trioproxy.net import Address, Listener, StreamTransport
+from trioproxy.pace import Pace
 from trioproxy.transport import Transport
 
 # Making and starting one
@@ -181,14 +182,15 @@ async def test_a_bug_in_one_exchange_is_a_500_for_it_alone(
 async def test_a_bug_in_one_response_cuts_it_and_nothing_else(
     monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
 ) -> None:
-    progress = Exchange.progress
+    progress, seen = Pace.progress, list[Pace]()
 
-    def with_a_bug(self: Exchange) -> None:
-        if self.request_id.endswith("-1"):
+    def with_a_bug(self: Pace) -> None:
+        seen.append(self)
+        if self is seen[0]:
             raise ZeroDivisionError
         progress(self)
 
-    monkeypatch.setattr(Exchange, "progress", with_a_bug)
+    monkeypatch.setattr(Pace, "progress", with_a_bug)
     async with conversation(failures=1) as talk:
         unlucky, lucky = await talk.client(), await talk.client()
         await unlucky.says(get("/1"))

@@ -11,9 +11,10 @@ from .errors import Code, Fault, ProxyError
 from .net import Listener, ServerTls, client_context, inherited, listen, listen_unix
 from .phases import ForwardingPhase, RequestPhase, ResponseView, UseAfterMove
 from .process import fix_mmap_threshold
-from .runtime import Outcome, Statistics
+from .record import Outcome
+from .runtime import Statistics
 from .server import Proxy
-from .upstream.rotation import PoolStatistics
+from .upstream.group import PoolStatistics
 
 if TYPE_CHECKING:
     from .upstream.pool_transport import PoolTransport

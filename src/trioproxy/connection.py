@@ -19,11 +19,14 @@ import trio
 from . import http1
 from .apis.openai import FieldReader, field_reader
 from .body import READ_AHEAD, BodyStage, BufferedBody, StreamedBody, overloaded, too_large
+from .config import Settings
 from .downstream import ClientGone, ClientStalled, ResponseWriter
 from .errors import Code, Fault, ProxyError
 from .exchange import Exchange
 from .http1 import BodyDecoder, FramingKind, HeadReader, LengthDecoder, RequestHead, read_request_head
-from .runtime import Outcome, Runtime, outcome_of
+from .record import Outcome, RequestRecord, outcome_of
+from .routing import Match
+from .runtime import Runtime
 from .transport import Transport
 from .upstream.request import Client
 
@@ -147,7 +150,7 @@ class ClientConnection:
             # Deadlines that move into the future are left to fire and are looked at then: they move per request,
             # and moving a scope's costs 2 µs.
             exchange = self._exchange
-            deadline = self._deadline if exchange is None else min(self._deadline, exchange.deadline)
+            deadline = self._deadline if exchange is None else min(self._deadline, exchange.pace.deadline)
             with trio.CancelScope(deadline=deadline) as self._scope:
                 await self._read_until_deadline()
             if self._scope.cancelled_caught:
@@ -292,7 +295,7 @@ class ClientConnection:
 
     def _check_deadlines(self) -> None:
         now = trio.current_time()
-        if self._exchange is not None and now >= self._exchange.deadline:
+        if self._exchange is not None and now >= self._exchange.pace.deadline:
             self._exchange.expire()
         if now >= self._deadline:
             self._expired()
@@ -343,13 +346,14 @@ class ClientConnection:
                 return
             head = read_request_head(raw, self._terms.parser, self._terms.head_limits)
             self._runtime.forwarder.check_loop(head)
-            fields = self._field_reader(head)
-            if head.framing.length > self._terms.settings.limits.body_size:
-                raise too_large(self._terms.settings.limits.body_size)
+            match = self._terms.router.match(head)
+            fields = self._field_reader(head) if match.operation.reads else None
+            if head.framing.length > match.settings.limits.body_size:
+                raise too_large(match.settings.limits.body_size)
         except ProxyError as error:
             self._refuse(error, head_only=raw is not None and raw.startswith(b"HEAD "))
             return
-        self._begin(head, fields)
+        self._begin(head, match, fields)
         rest = self._heads.take_rest()
         if rest:
             self._received(rest)
@@ -361,13 +365,13 @@ class ClientConnection:
         types = http1.get_all(head.fields, b"content-type")
         if len(types) > 1:  # of two, we might read one and the model server the other (RFC 9110 8.3)
             raise ProxyError(Code.BAD_REQUEST, "Content-Type must come only once")
-        return field_reader(head.method, http1.route_of(head.target), types[0] if types else None)
+        return field_reader(types[0] if types else None)
 
-    def _begin(self, head: RequestHead, fields: FieldReader | None) -> None:
+    def _begin(self, head: RequestHead, match: Match, fields: FieldReader | None) -> None:
         """Start the exchange that a head asks for."""
         runtime = self._runtime
         decoder = http1.decoder(head.framing, fault=Fault.CLIENT)
-        body = self._body_for(head, fields)
+        body = self._body_for(head, match.settings, fields)
         writer = ResponseWriter(
             self._transport,
             http_11=head.http_11,
@@ -376,7 +380,7 @@ class ClientConnection:
             stall=self._terms.settings.deadlines.write_stall,
         )
         reader = None if isinstance(body, StreamedBody) else fields
-        exchange = Exchange(runtime, self._terms, head, body, reader, writer, self._client, self._set_alarm)
+        exchange = Exchange(runtime, self._terms, match, head, body, reader, writer, self._client, self._set_alarm)
         self._exchange = exchange
         self._decoder = decoder
         if decoder.done:
@@ -388,8 +392,9 @@ class ClientConnection:
         assert self._nursery is not None
         self._nursery.start_soon(self._serve, exchange)
 
-    def _body_for(self, head: RequestHead, fields: FieldReader | None) -> BufferedBody | StreamedBody:
-        settings = self._terms.settings
+    def _body_for(
+        self, head: RequestHead, settings: Settings, fields: FieldReader | None
+    ) -> BufferedBody | StreamedBody:
         limit = settings.limits.body_size
         kind = head.framing.kind
         expected = None if kind is FramingKind.CHUNKED else head.framing.length
@@ -490,8 +495,10 @@ class ClientConnection:
 
     async def _send_refusal(self, error: ProxyError, head_only: bool) -> None:
         runtime = self._runtime
-        runtime.errors[error.code] += 1
-        runtime.outcomes[outcome_of(error)] += 1
+        now = trio.current_time()
+        request_id = runtime.next_request_id()
+        record = RequestRecord(request_id, request_id, None, self._client.address.decode("latin-1"), now)
+        record.error, record.outcome, record.status = error.code, outcome_of(error), error.status
         writer = ResponseWriter(
             self._transport,
             http_11=True,
@@ -500,8 +507,11 @@ class ClientConnection:
             stall=self._terms.settings.deadlines.write_stall,
         )
         try:
-            await writer.send_error(error, runtime.next_request_id(), runtime.date)
+            await writer.send_error(error, request_id, runtime.date)
         except (ClientGone, ClientStalled):
             self._close()
         else:
             self._settle(writer, None)
+        finally:
+            record.ended = trio.current_time()
+            runtime.ended(record)

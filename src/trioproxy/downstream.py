@@ -157,6 +157,16 @@ class ResponseWriter:
         fields.append((b"date", date()))
         await self.send([self.own_response(error.status, fields, body)])
 
+    async def send_own(
+        self, status: int, fields: list[tuple[bytes, bytes]], body: bytes, request_id: str, date: DateField
+    ) -> None:
+        """Send a whole response of the proxy's own that is no error.
+
+        Raises as :meth:`send_error` does.
+        """
+        every = [*fields, (b"x-request-id", request_id.encode()), (b"date", date())]
+        await self.send([self.own_response(status, every, body)])
+
     def own_response(self, status: int, fields: Iterable[tuple[bytes, bytes]], body: bytes) -> bytes:
         """A whole response of the proxy's own."""
         every = [*fields, (b"content-length", b"%d" % len(body))]

@@ -9,9 +9,7 @@ exchange ends. The first cause decides the outcome; all that comes after it chan
 
 from __future__ import annotations
 
-import enum
 import logging
-import math
 import re
 from collections.abc import Callable
 from typing import Final, final
@@ -25,34 +23,19 @@ from .body import BodyStage, BufferedBody, StreamedBody
 from .downstream import ClientGone, ClientStalled, ResponseWriter
 from .errors import Code, Fault, ProxyError
 from .http1 import FramingKind, RequestHead
+from .pace import Pace, Stage
 from .phases import ForwardingPhase, RequestPhase, ResponseView
+from .record import Outcome, Phase, RequestRecord, outcome_of
 from .relay import Relay
-from .runtime import Outcome, Phase, Runtime, Terms, outcome_of
+from .routing import LocalResponse, Match
+from .runtime import Runtime, Terms
 from .upload import Upload
-from .upstream.endpoint import Endpoint
 from .upstream.pool import Lease, Pool
 from .upstream.request import Client
 
 _logger: Final = logging.getLogger("trioproxy")
 _plain_id: Final = re.compile(rb"[0-9A-Za-z._:/+=@~-]{1,128}").fullmatch
 _IDEMPOTENT: Final = frozenset({b"GET", b"HEAD", b"OPTIONS", b"TRACE", b"PUT", b"DELETE"})  # RFC 9110 9.2.2
-
-
-@final
-class Stage(enum.Enum):
-    """What an exchange waits for, hence what its deadline means."""
-
-    BODY = "body"
-    FIRST_BYTE = "first byte"
-    FIRST_EVENT = "first event"
-    STREAMING = "streaming"
-
-
-_EXPIRED: Final = {
-    Stage.FIRST_BYTE: (Code.FIRST_BYTE_TIMEOUT, "the upstream sent no response"),
-    Stage.FIRST_EVENT: (Code.FIRST_EVENT_TIMEOUT, "the upstream sent the head of a stream and then no event"),
-    Stage.STREAMING: (Code.IDLE_TIMEOUT, "the upstream's response stood still"),
-}
 
 
 class _StaleConnectionError(Exception):
@@ -63,7 +46,6 @@ class _StaleConnectionError(Exception):
 _REQUEST: Final = Phase.REQUEST
 _FORWARDING: Final = Phase.FORWARDING
 _RESPONSE: Final = Phase.RESPONSE
-_BODY: Final = Stage.BODY
 _FIRST_BYTE: Final = Stage.FIRST_BYTE
 _FIRST_EVENT: Final = Stage.FIRST_EVENT
 _STREAMING: Final = Stage.STREAMING
@@ -80,34 +62,29 @@ class Exchange:
     """One request of one client.
 
     :param terms: what it is served by, to its end.
+    :param match: what its head has decided.
     :param fields: reads what the body says while it comes in; None where nobody knows the path.
     :param client: where the request came from, for the upstream.
     :param alarm: told of each new deadline; whoever watches the client calls :meth:`expire` when it has passed.
     """
 
     __slots__ = (
-        "_alarm",
         "_client",
-        "_deadlines",
         "_expect_continue",
         "_failure",
         "_fields",
         "_lease",
-        "_left",
+        "_match",
         "_nursery",
         "_observer",
-        "_phase",
-        "_public_id",
         "_request",
         "_runtime",
-        "_seconds",
-        "_stage",
+        "_settings",
         "_terms",
-        "_until",
-        "_upstream",
         "body",
-        "deadline",
         "outcome",
+        "pace",
+        "record",
         "request_id",
         "writer",
     )
@@ -116,6 +93,7 @@ class Exchange:
         self,
         runtime: Runtime,
         terms: Terms,
+        match: Match,
         head: RequestHead,
         body: BufferedBody | StreamedBody,
         fields: FieldReader | None,
@@ -124,35 +102,34 @@ class Exchange:
         alarm: Callable[[float], None],
     ) -> None:
         self.request_id: Final = runtime.next_request_id()
-        self._public_id = _public_id(head) or self.request_id
         self.body = body
         self.writer = writer
         self.outcome: Outcome | None = None
+        self.pace: Final = Pace(match.settings.deadlines, alarm)
+        self.record: Final = RequestRecord(
+            self.request_id,
+            _public_id(head) or self.request_id,
+            head,
+            client.address.decode("latin-1"),
+            trio.current_time(),
+        )
+        self.record.operation = match.operation.name
         self._runtime = runtime
         self._terms = terms
-        self._deadlines = terms.settings.deadlines
+        self._match = match
+        self._settings = match.settings
         self._request: RequestHead | None = head
         self._expect_continue = head.expect_continue
         self._fields = fields
         self._client = client
-        self._alarm = alarm
         self._nursery: trio.Nursery | None = None
         self._lease: Lease | None = None
-        self._left = math.inf
         self._observer: UsageReader | None = None
         self._failure: ProxyError | None = None
-        self._phase = _REQUEST
-        self._stage = _BODY
-        self._seconds = total = self._deadlines.total
-        self._upstream: Endpoint | None = None
-        self._until = self.deadline = math.inf if total == math.inf else trio.current_time() + total
-        """The deadline of the stage, on Trio's clock."""
-        if total != math.inf:
-            alarm(self.deadline)
         runtime.in_flight[_REQUEST] += 1
 
     def __repr__(self) -> str:
-        return f"<Exchange {self.request_id} {self._phase.value} {self.outcome}>"
+        return f"<Exchange {self.request_id} {self.record.phase.value} {self.outcome}>"
 
     def feed_fields(self, data: bytes | memoryview) -> None:
         """Let the reader of the body's fields see bytes that came in."""
@@ -180,8 +157,8 @@ class Exchange:
     def expire(self) -> None:
         """End the exchange since its deadline has passed; the client is told, if its response has not begun."""
         if self.outcome is None and self._failure is None:
-            self.deadline = math.inf
-            self._failure = self._expired()
+            self.pace.stop()
+            self._failure = self.pace.expired()
             if self.writer.started:
                 self._note(self._failure)
                 self.abort(outcome_of(self._failure))
@@ -229,74 +206,49 @@ class Exchange:
         if outcome is None:
             outcome = self.outcome = Outcome.DRAINED
         self.body.release()
-        runtime = self._runtime
-        runtime.in_flight[self._phase] -= 1
-        runtime.outcomes[outcome] += 1
-        usage = None if self._observer is None else self._observer.finish()
-        if usage is not None:
-            runtime.tokens["prompt"] += usage.prompt_tokens or 0
-            runtime.tokens["completion"] += usage.completion_tokens or 0
-            runtime.tokens["cached"] += usage.cached_tokens or 0
+        runtime, record, observer = self._runtime, self.record, self._observer
+        runtime.in_flight[record.phase] -= 1
+        record.outcome = outcome
+        record.ended = trio.current_time()
+        if observer is not None:
+            record.usage = observer.finish()
+            record.events = observer.events
+        runtime.ended(record)
 
     def _fix(self, outcome: Outcome) -> None:
         if self.outcome is None:
             self.outcome = outcome
 
     def _enter(self, phase: Phase) -> None:
-        in_flight = self._runtime.in_flight
-        in_flight[self._phase] -= 1
+        in_flight, record = self._runtime.in_flight, self.record
+        in_flight[record.phase] -= 1
         in_flight[phase] += 1
-        self._phase = phase
-
-    # Deadlines: a time that moves with the stage. The client's reader, which is there for as long as the exchange,
-    # keeps the alarm for it, so that moving it is an assignment: a cancel scope of its own cost 7 µs, a move 2.
-
-    def _await(self, stage: Stage, seconds: float) -> None:
-        self._check_in_time()
-        self._stage = stage
-        self._seconds = seconds
-        self.deadline = deadline = min(trio.current_time() + seconds, self._until)
-        self._alarm(deadline)
-
-    def progress(self) -> None:
-        """Called by the relay after each piece of the body that it has passed on."""
-        if self._stage is _FIRST_EVENT and (self._observer is None or self._observer.events):
-            self._stage = _STREAMING
-            self._seconds = self._deadlines.idle
-        # Before the first event only comments came, which extend nothing; after it each piece does.
-        if self._stage is _STREAMING:
-            self.deadline = deadline = min(trio.current_time() + self._seconds, self._until)
-            self._alarm(deadline)
-
-    def blocked(self) -> None:
-        """Called by the relay before it waits for the client: that time is not the upstream's."""
-        self._left = self.deadline - trio.current_time()
-        self.deadline = self._until
-
-    def resumed(self) -> None:
-        """Called by the relay when the client has taken it: the upstream's time runs on from where it stood."""
-        self.deadline = min(trio.current_time() + self._left, self._until)
-        self._alarm(self.deadline)
-
-    def _expired(self) -> ProxyError:
-        if self._stage is _BODY or trio.current_time() >= self._until:
-            return ProxyError(
-                Code.TOTAL_TIMEOUT, f"the request took longer than the {self._deadlines.total:g} s that it may take"
-            )
-        code, what = _EXPIRED[self._stage]
-        return ProxyError(code, f"{what} for {self._seconds:.4g} s")
+        record.phase = phase
 
     # The steps.
 
     async def _serve(self) -> None:
+        record = self.record
         request = await self._receive_request()
+        record.received = trio.current_time()
+        if self._match.local is not None:
+            await self._respond_locally(self._match.local())
+            return
+        fields = request.fields
+        record.model, record.stream, record.max_output_tokens = fields.model, fields.stream, fields.max_output_tokens
+        route = self._match.choose(fields.model)
+        record.route = route.name
+        if route.settings is not self._settings:
+            self._settings = route.settings
+            self.pace.renew(route.settings.deadlines, record.began)
         self._enter(_FORWARDING)
-        pools = self._runtime.rotation.order()
+        pools = route.group.candidates()
         forwarding = request.forward_to(pools[0].endpoint)
         failure: ProxyError | None = None
         for pool in pools:
             forwarding.reassign(pool.endpoint)
-            self._upstream = pool.endpoint
+            record.endpoint = pool.endpoint
+            record.attempts += 1
             await self._check_wanted()
             with pool.lease() as lease:
                 self._lease = lease
@@ -332,6 +284,12 @@ class Exchange:
         said = UNKNOWN_FIELDS if reader is None else reader.finish()
         return RequestPhase(self.request_id, head, self.body, said)
 
+    async def _respond_locally(self, response: LocalResponse) -> None:
+        fields = [(b"content-type", response.content_type)]
+        await self.writer.send_own(response.status, fields, response.body, self.record.public_id, self._runtime.date)
+        self.record.status = response.status
+        self._fix(Outcome.SERVED)
+
     async def _check_wanted(self) -> None:
         """Raise a cancel, an abort's included, or a deadline that has come but met this task when it could already run.
 
@@ -348,20 +306,22 @@ class Exchange:
             raise self._failure
 
     async def _connect(self, lease: Lease, pool: Pool) -> None:
-        self.deadline = self._until
-        with trio.move_on_at(min(trio.current_time() + self._deadlines.connect, self._until)):
+        pace, seconds = self.pace, self._settings.deadlines.connect
+        pace.connecting()
+        with trio.move_on_at(min(trio.current_time() + seconds, pace.until)):
             await lease.open()
             await self._check_wanted()
             return
-        if trio.current_time() >= self._until:
-            raise self._expired()
+        if trio.current_time() >= pace.until:
+            raise pace.expired()
         raise ProxyError(
             Code.CONNECT_TIMEOUT,
-            f"no connection to the model server within {self._deadlines.connect:g} s",
+            f"no connection to the model server within {seconds:g} s",
             detail=pool.endpoint.url,
         )
 
     async def _forward(self, lease: Lease, forwarding: ForwardingPhase) -> None:
+        self.record.connected = trio.current_time()
         answer, view = await self._dispatch(lease, forwarding)
         self._enter(_RESPONSE)
         await self._respond(lease, answer, view)
@@ -375,7 +335,7 @@ class Exchange:
         # Only a request without a body can be sent again once it was sent.
         again = lease.reused and isinstance(body, BufferedBody) and not len(body) and method in _IDEMPOTENT
         reader = AnswerReader(self._terms, transport, self.writer, method)
-        upload = Upload(transport, self._upstream_head(forwarding), body, stall=self._deadlines.write_stall)
+        upload = Upload(transport, self._upstream_head(forwarding), body, stall=self._settings.deadlines.write_stall)
         upload.start_nowait()
         if lease.reused and upload.broken and not upload.sent:
             raise _StaleConnectionError
@@ -388,8 +348,10 @@ class Exchange:
                 lease.spoil()
             del upload, body
             view = None if again else forwarding.responded()
+            self.record.released = trio.current_time()
             if answer is None:
-                self._await(_FIRST_BYTE, self._deadlines.first_byte)
+                self._check_in_time()
+                self.pace.enter(_FIRST_BYTE, self._settings.deadlines.first_byte)
                 answer = await reader.receive()
         except ProxyError as error:
             if again and reader.silent and error.code in (Code.UPSTREAM_CLOSED, Code.UPSTREAM_VANISHED):
@@ -442,7 +404,7 @@ class Exchange:
             forwarding.head,
             length=body.expected if isinstance(body, StreamedBody) else len(body),
             client=self._client,
-            request_id=self._public_id.encode(),
+            request_id=self.record.public_id.encode(),
         )
 
     async def _respond(self, lease: Lease, answer: Answer, view: ResponseView) -> None:
@@ -454,29 +416,37 @@ class Exchange:
         runtime = self._runtime
         if runtime.draining or not self.body.arrived:
             self.writer.keep_alive = False
+        record = self.record
+        record.answered = trio.current_time()
+        record.upstream_status = record.status = head.status
+        deadlines = self._settings.deadlines
+        self._check_in_time()
         content_type = http1.get(head.fields, b"content-type")
-        self._observer = usage_reader(content_type, http1.get(head.fields, b"content-encoding"))
+        self._observer = self.pace.events = usage_reader(content_type, http1.get(head.fields, b"content-encoding"))
         if content_type is not None and content_type[:17].lower() == b"text/event-stream":
-            self._await(_FIRST_EVENT, self._deadlines.first_event)
+            self.pace.enter(_FIRST_EVENT, deadlines.first_event)
         elif head.framing.kind is not FramingKind.NONE:
-            self._await(_STREAMING, self._deadlines.idle)
+            self.pace.enter(_STREAMING, deadlines.idle)
         decoder = http1.decoder(head.framing, fault=Fault.UPSTREAM)
-        relay = Relay(transport, decoder, self.writer, self._observer, self)
-        await relay.run(self.writer.relayed_head(head, self._public_id.encode(), runtime.date), rest)
+        relay = Relay(transport, decoder, self.writer, self._observer, self.pace)
+        await relay.run(self.writer.relayed_head(head, self.record.public_id.encode(), runtime.date), rest)
         self._fix(Outcome.COMPLETED)
         if relay.clean and head.keep_alive:
             lease.mark_clean()
 
     def _note(self, error: ProxyError) -> None:
-        self._runtime.errors[error.code] += 1
+        record = self.record
+        record.error = error.code
         if error.fault is not Fault.CLIENT:
             # Nothing else tells an operator, or, of a response that has begun, anybody.
             said = error.detail
-            if error.fault is Fault.UPSTREAM and self._upstream is not None:
-                said = self._upstream.said(said)
+            if error.fault is Fault.UPSTREAM and record.endpoint is not None:
+                said = record.endpoint.said(said)
             detail = "" if said is None else f" ({said})"
             cut = ", its response was cut short" if self.writer.started else ""
-            _logger.warning("request %s: %s: %s%s%s", self._public_id, error.code.value, error.message, detail, cut)
+            _logger.warning(
+                "request %s: %s: %s%s%s", self.record.public_id, error.code.value, error.message, detail, cut
+            )
 
     async def _answer(self, error: ProxyError) -> None:
         """Tell the client what went wrong, if its response has not begun; else the connection shows it."""
@@ -487,7 +457,8 @@ class Exchange:
             return
         if self._runtime.draining or not self.body.arrived:
             self.writer.keep_alive = False
+        self.record.status = error.status
         try:
-            await self.writer.send_error(error, self._public_id, self._runtime.date)
+            await self.writer.send_error(error, self.record.public_id, self._runtime.date)
         except (ClientGone, ClientStalled):
             self.writer.keep_alive = False

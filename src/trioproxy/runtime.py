@@ -6,12 +6,11 @@ process have one of these each and nothing in common. Does not live here: any ta
 
 from __future__ import annotations
 
-import enum
 import logging
 import secrets
 import ssl
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, final
 
@@ -19,70 +18,17 @@ import trio
 
 from .config import Settings
 from .downstream import DateField
-from .errors import Code, Fault, ProxyError
+from .errors import Code, ProxyError
 from .http1 import HeadLimits, HeadParser, head_parser
 from .ledger import BodyLedger
 from .net import Connector, connect
+from .record import Outcome, Phase, RequestRecord
+from .routing import Route, Router
 from .upstream.endpoint import Endpoint
+from .upstream.group import Group, PoolStatistics
 from .upstream.request import Forwarder
-from .upstream.rotation import PoolStatistics, Rotation
 
 _logger: Final = logging.getLogger("trioproxy")
-
-
-@final
-class Phase(enum.Enum):
-    """Which phase a request in flight is in."""
-
-    __hash__ = object.__hash__  # by identity, in C; the default one runs Python for each count
-
-    REQUEST = "request"
-    FORWARDING = "forwarding"
-    RESPONSE = "response"
-
-
-@final
-class Outcome(enum.Enum):
-    """How a request ended; fixed once."""
-
-    __hash__ = object.__hash__
-
-    COMPLETED = "completed"
-    """The last byte of a response of the upstream, whatever its status, was handed to the client's socket."""
-    CLIENT_CLOSED = "client_closed"
-    CLIENT_STALLED = "client_stalled"
-    """The client took nothing, or sent nothing, for as long as it may."""
-    REFUSED = "refused"
-    """The proxy answered itself: something was wrong with the request, or there was no room for it."""
-    UPSTREAM_ERROR = "upstream_error"
-    UPSTREAM_TIMEOUT = "upstream_timeout"
-    DRAINED = "drained"
-    """The proxy was told to stop and the grace was over."""
-    INTERNAL_ERROR = "internal_error"
-
-
-_TIMEOUTS: Final = frozenset(
-    {
-        Code.CONNECT_TIMEOUT,
-        Code.SEND_TIMEOUT,
-        Code.FIRST_BYTE_TIMEOUT,
-        Code.FIRST_EVENT_TIMEOUT,
-        Code.IDLE_TIMEOUT,
-        Code.TOTAL_TIMEOUT,
-        Code.UPSTREAM_VANISHED,
-    }
-)
-
-
-def outcome_of(error: ProxyError) -> Outcome:
-    """The outcome of a request that ended with this error."""
-    if error.code is Code.REQUEST_TIMEOUT:
-        return Outcome.CLIENT_STALLED
-    if error.code in _TIMEOUTS:
-        return Outcome.UPSTREAM_TIMEOUT
-    if error.code is Code.INTERNAL:
-        return Outcome.INTERNAL_ERROR
-    return Outcome.UPSTREAM_ERROR if error.fault is Fault.UPSTREAM else Outcome.REFUSED
 
 
 @final
@@ -116,13 +62,14 @@ class Terms:
     settings: Settings
     parser: HeadParser
     head_limits: HeadLimits
+    router: Router
 
     @classmethod
-    def of(cls, settings: Settings) -> Terms:
+    def of(cls, settings: Settings, router: Router) -> Terms:
         """Those that follow from settings. Raises ImportError where the parser's library is not installed."""
         limits = settings.limits
         head_limits = HeadLimits(size=limits.head_size, fields=limits.head_fields, target=limits.target_size)
-        return cls(settings, head_parser(settings.codec), head_limits)
+        return cls(settings, head_parser(settings.codec), head_limits, router)
 
 
 def _threads_for(upstreams: Sequence[str]) -> int:
@@ -141,14 +88,14 @@ class Runtime:
         connector: Connector = connect,
         upstream_tls: ssl.SSLContext | None = None,
     ) -> None:
-        self.terms = Terms.of(settings)
+        self.group: Final = Group(connector)
+        self.terms = self._terms(settings)
         """Of the requests that begin from now on."""
         self.instance: Final = secrets.token_hex(4)
         self.ledger: Final = BodyLedger(settings.limits.bodies_size)
         self.forwarder: Final = Forwarder(f"trioproxy-{self.instance}".encode())
         self.date: Final = DateField()
-        self.rotation: Final = Rotation(connector)
-        self.rotation.replace(upstreams, keep_alive=settings.deadlines.upstream_keep_alive, tls=upstream_tls)
+        self.group.replace(upstreams, keep_alive=settings.deadlines.upstream_keep_alive, tls=upstream_tls)
         self.resolver_limiter: Final = trio.CapacityLimiter(_threads_for(upstreams))
         self.draining = False
         self.connections = 0
@@ -157,9 +104,14 @@ class Runtime:
         self.outcomes: Final[Counter[Outcome]] = Counter()
         self.errors: Final[Counter[Code]] = Counter()
         self.tokens: Final[Counter[str]] = Counter()
+        self.watchers: Final[list[Callable[[RequestRecord], None]]] = []
+        """Told of each request when it is over; synchronous, and cheap: they run in its task."""
         self._requests = 0
         self._passed_over: Final[set[Endpoint]] = set()
         """Endpoints that could not be connected to the last time."""
+
+    def _terms(self, settings: Settings) -> Terms:
+        return Terms.of(settings, Router([Route("default", self.group, settings)]))
 
     @property
     def settings(self) -> Settings:
@@ -168,12 +120,12 @@ class Runtime:
 
     def reconfigure(self, upstreams: Sequence[str], settings: Settings, upstream_tls: ssl.SSLContext | None) -> None:
         """As :meth:`trioproxy.Proxy.reconfigure`."""
-        terms = Terms.of(settings)
-        self.rotation.replace(upstreams, keep_alive=settings.deadlines.upstream_keep_alive, tls=upstream_tls)
+        terms = self._terms(settings)
+        self.group.replace(upstreams, keep_alive=settings.deadlines.upstream_keep_alive, tls=upstream_tls)
         self.terms = terms
         self.ledger.resize(settings.limits.bodies_size)
         self.resolver_limiter.total_tokens = _threads_for(upstreams)
-        self._passed_over.intersection_update([pool.endpoint for pool in self.rotation.pools])
+        self._passed_over.intersection_update([pool.endpoint for pool in self.group.pools])
 
     def next_request_id(self) -> str:
         """An id that is unique within the process and, almost surely, among processes."""
@@ -185,7 +137,7 @@ class Runtime:
 
         Nobody else would tell: the request succeeds. Told once, until it can be reached again.
         """
-        if len(self.rotation.pools) > 1 and endpoint not in self._passed_over:
+        if len(self.group.pools) > 1 and endpoint not in self._passed_over:
             self._passed_over.add(endpoint)
             _logger.warning("an upstream is passed over: %s", endpoint.said(error.detail or error.message))
 
@@ -195,13 +147,28 @@ class Runtime:
             self._passed_over.remove(endpoint)
             _logger.warning("upstream %s can be reached again", endpoint.url)
 
+    def ended(self, record: RequestRecord) -> None:
+        """Count a request that is over: once each, whatever became of it."""
+        outcome = record.outcome
+        assert outcome is not None
+        self.outcomes[outcome] += 1
+        if record.error is not None:
+            self.errors[record.error] += 1
+        usage = record.usage
+        if usage is not None:
+            self.tokens["prompt"] += usage.prompt_tokens or 0
+            self.tokens["completion"] += usage.completion_tokens or 0
+            self.tokens["cached"] += usage.cached_tokens or 0
+        for watcher in self.watchers:
+            watcher(record)
+
     def statistics(self) -> Statistics:
         """A snapshot."""
         return Statistics(
             connections=self.connections,
             handshakes_failed=self.handshakes_failed,
             in_flight={phase.value: count for phase, count in self.in_flight.items()},
-            pool=self.rotation.statistics(),
+            pool=self.group.statistics(),
             body_bytes_held=self.ledger.held,
             body_violations=self.ledger.violations,
             outcomes={outcome.value: self.outcomes[outcome] for outcome in Outcome},

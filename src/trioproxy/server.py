@@ -266,15 +266,15 @@ class Proxy:
         finally:
             self._users -= 1
             if not self._users:
-                for pool in self._runtime.rotation.pools:
+                for pool in self._runtime.group.pools:
                     pool.close_idle()
 
     async def _tend_pools(self, nursery: trio.Nursery) -> None:
         """Start what each pool needs, for those too that come later."""
-        rotation = self._runtime.rotation
+        group = self._runtime.group
         tended: set[Pool] = set()
         while True:
-            changed, pools = rotation.changed, rotation.pools
+            changed, pools = group.changed, group.pools
             for pool in pools:
                 if pool not in tended:
                     nursery.start_soon(self._tend, pool)
@@ -293,14 +293,14 @@ class Proxy:
         while True:
             patience = self._runtime.settings.deadlines.vanished
             if patience == math.inf:
-                await self._runtime.rotation.changed.wait()
+                await self._runtime.group.changed.wait()
                 continue
             interval = interval_for(patience)
             await trio.sleep(interval)
             if trio.current_time() < self._peers_watched + interval:
                 continue  # another user of this proxy does it
             self._peers_watched = trio.current_time()
-            for pool in self._runtime.rotation.pools:
+            for pool in self._runtime.group.pools:
                 pool.watch_peers(patience)
             for count, connection in enumerate(list(self._connections)):
                 if count % _WATCHED_BEFORE_YIELD == 0:

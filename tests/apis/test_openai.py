@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from trioproxy.apis import openai
 from trioproxy.apis.openai import UNKNOWN_FIELDS, BodyState, FieldReader, RequestFields, field_reader
+from trioproxy.apis.operations import operation_of
 from trioproxy.errors import Code, ProxyError
 
 UNREADABLE = RequestFields(model=None, stream=False, max_output_tokens=None, user=None, state=BodyState.UNREADABLE)
@@ -234,16 +235,7 @@ def test_what_was_fed_may_be_freed_at_once() -> None:
 def test_who_is_looked_at() -> None:
     chat = b"/v1/chat/completions"
     for path in (chat, b"/v1/completions", b"/v1/responses", b"/v1/embeddings"):
-        assert field_reader(b"POST", path, b"application/json") is not None
-    for kind in (
-        None,
-        b"Application/JSON; charset=utf-8",
-        b"application/vnd.x+json",
-        b"application/x-www-form-urlencoded",
-    ):
-        assert field_reader(b"POST", chat, kind) is not None
-    for kind in (b"multipart/form-data; boundary=x", b"text/plain", b"", b"application/jsonl"):
-        assert field_reader(b"POST", chat, kind) is None
+        assert operation_of(b"POST", path).reads
     for method, path in (
         (b"GET", chat),
         (b"post", chat),
@@ -251,5 +243,15 @@ def test_who_is_looked_at() -> None:
         (b"POST", chat + b"/"),
         (b"POST", b"/V1/completions"),
     ):
-        assert field_reader(method, path, b"application/json") is None
+        assert not operation_of(method, path).reads
+    for kind in (
+        None,
+        b"application/json",
+        b"Application/JSON; charset=utf-8",
+        b"application/vnd.x+json",
+        b"application/x-www-form-urlencoded",
+    ):
+        assert field_reader(kind) is not None
+    for kind in (b"multipart/form-data; boundary=x", b"text/plain", b"", b"application/jsonl"):
+        assert field_reader(kind) is None
     assert UNKNOWN_FIELDS.state is BodyState.UNKNOWN

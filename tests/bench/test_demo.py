@@ -23,7 +23,7 @@ from trioproxy.bench.demo_memory import LARGE_BLOCK, SMALL_BLOCKS, Held, Live, T
 from trioproxy.bench.demo_report import BodyHeld, Leave, Report, Saw, Scenario, TextReport
 from trioproxy.bench.mock import MockServer
 from trioproxy.exchange import Exchange
-from trioproxy.runtime import Outcome
+from trioproxy.record import Outcome
 
 MIB: Final = 1 << 20
 COMPLETED, LEFT_IN_PREFILL, LEFT_MID_STREAM, LARGE_PROMPT = PLANS

@@ -288,7 +288,7 @@ async def _stage(scenario: Scenario, kind: Kind, stepper: Stepper, log: list[str
                         proxies.start_soon(_serve_stream, proxy, stream_of(near), stepper.victim)
             stepper.running = False
             ended = trio.current_time()
-        for pool in runtime.rotation.pools:
+        for pool in runtime.group.pools:
             pooled += pool.idle
             pool.close_idle()
         ending = Ending(

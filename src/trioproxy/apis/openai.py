@@ -1,8 +1,9 @@
 """What the body of an OpenAI request decides, and which reader follows a response.
 
-Lives here: which paths are known, which fields decide something, and how each is read: on its own and permissively,
-since the model server is the judge of a request and the proxy must not refuse what it would take.
-Does not live here: finding the fields (``json_scan``), SSE (``sse``), usage (``usage``), or any policy.
+Lives here: which fields decide something, and how each is read: on its own and permissively, since the model server is
+the judge of a request and the proxy must not refuse what it would take.
+Does not live here: which requests are read (``operations``), finding the fields (``json_scan``), SSE (``sse``), usage
+(``usage``), or any policy.
 """
 
 from __future__ import annotations
@@ -36,7 +37,6 @@ _LARGEST: Final = 2**63 - 1
 _TRUE: Final = frozenset({"1", "on", "t", "true", "y", "yes"})
 _JSON_TYPES: Final = frozenset({b"application/json", b"application/x-www-form-urlencoded"})
 """``curl -d`` sends its JSON as the second, and some servers never look at the type."""
-_PATHS: Final = frozenset({b"/v1/chat/completions", b"/v1/completions", b"/v1/embeddings", b"/v1/responses"})
 
 _Scalar: TypeAlias = bool | int | float | str | None
 
@@ -219,14 +219,11 @@ def _as_count(value: _Scalar) -> int | None:
     return int(value) if value == int(value) else None
 
 
-def field_reader(method: bytes, path: bytes, content_type: bytes | None) -> FieldReader | None:
-    """A reader for the body of this request, None if nobody knows what it says.
+def field_reader(content_type: bytes | None) -> FieldReader | None:
+    """A reader for the body of a request, None if a body of this type has no fields.
 
-    :param path: without the query string, as it came.
     :param content_type: the header's value; without one the body is read, as model servers do.
     """
-    if method != b"POST" or path not in _PATHS:
-        return None
     if content_type is not None and content_type != b"application/json":
         media_type = _media_type(content_type)
         if media_type not in _JSON_TYPES and not media_type.endswith(b"+json"):

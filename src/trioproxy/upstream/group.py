@@ -1,4 +1,4 @@
-"""The pools of one proxy, in turn, and how they are replaced while requests are in flight.
+"""A group of endpoints that stand in for one another, and how it is replaced while requests are in flight.
 
 Lives here: which pools there are, which of them stay when the upstreams change, and what becomes of those that go. Does
 not live here: connections (pool), and the tasks that tend a pool.
@@ -33,8 +33,8 @@ class PoolStatistics:
 
 
 @final
-class Rotation:
-    """The pools, in turn: each request gets all of them, beginning with the next."""
+class Group:
+    """Endpoints that serve the same models: each request gets the pools of all of them, in the order to try them."""
 
     __slots__ = ("_connector", "_default_tls", "_gone", "_next", "_opened", "_reused", "changed", "pools")
 
@@ -50,8 +50,8 @@ class Rotation:
         self._opened = self._reused = 0
         """Of pools that are forgotten."""
 
-    def order(self) -> tuple[Pool, ...]:
-        """The pools to try, in order."""
+    def candidates(self) -> tuple[Pool, ...]:
+        """The pools to try for a request, in order: never empty. They take turns in being the first."""
         pools = self.pools
         if len(pools) == 1:
             return pools
