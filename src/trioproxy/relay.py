@@ -15,7 +15,6 @@ from typing import Final, Protocol, final
 
 import trio
 
-from .apis.openai import UsageReader
 from .downstream import ResponseWriter
 from .errors import Code, ProxyError
 from .http1 import BodyDecoder
@@ -41,6 +40,14 @@ class Pace(Protocol):
         ...
 
 
+class Observer(Protocol):
+    """Whoever follows a response body."""
+
+    def feed(self, data: bytes) -> None:
+        """See the next bytes. Never raises."""
+        ...
+
+
 @final
 class Relay:
     """One response body on its way.
@@ -56,7 +63,7 @@ class Relay:
         source: Transport,
         decoder: BodyDecoder,
         writer: ResponseWriter,
-        observer: UsageReader | None,
+        observer: Observer | None,
         pace: Pace,
     ) -> None:
         self._source = source
