@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trioproxy.apis.openai import Usage, UsageReader, usage_reader
-from trioproxy.apis.usage import parse_usage
+from trioproxy.apis.responses import usage_reader
+from trioproxy.apis.usage import Usage, UsageReader, parse_usage
 
 CHAT = (
     b'{"prompt_tokens":10,"completion_tokens":5,"total_tokens":15,"prompt_tokens_details":{"cached_tokens":4,"x":null}}'

@@ -31,6 +31,13 @@ _SMALLEST: Final = len(b'{"":""}')
 """No event that says anything is smaller."""
 
 
+def data_of(event: bytes) -> bytes:
+    """The data of one event, whichever line ends it has."""
+    if 0x0D in event:
+        event = event.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+    return b"\n".join(_DATA.findall(event))
+
+
 @final
 class SseUsageReader:
     """Reads the usage of one stream and counts its events, keeping at most the event that has not ended."""
@@ -90,7 +97,7 @@ class SseUsageReader:
     def finish(self) -> Usage | None:
         # A stream may end without the blank line; a browser would drop that event, an account should not.
         if self._pending and not self._oversize:
-            self._report(find_usage(b"\n".join(_DATA.findall(self._pending))))
+            self._report(find_usage(data_of(bytes(self._pending))))
         return self._usage
 
     def _follow(self, data: bytes) -> None:
@@ -174,7 +181,7 @@ class SseUsageReader:
 
     def _take_oddly(self, event: bytes) -> None:
         """Read an event whose data is several lines, or malformed, or no JSON."""
-        data = b"\n".join(_DATA.findall(event))
+        data = data_of(event)
         found = read_event(data)
         if found is not None:
             self._tokens.take(found)
