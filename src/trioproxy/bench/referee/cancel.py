@@ -28,14 +28,22 @@ from .payloads import Payloads
 from .play import CONTROL, Play, Request, play_once, run_name
 from .records import Leg, Load, Outcome, Record, RecordWriter
 from .report import CancelReport, CrowdResult, DrainResult, Machine, TasksAlive, difference, void
-from .target import Target, TargetError, interrupted, play_model_server, reachable, started, wait_listening, what_ends
+from .target import (
+    GREET_TIMEOUT,
+    Target,
+    TargetError,
+    interrupted,
+    play_model_server,
+    reachable,
+    started,
+    wait_listening,
+    what_ends,
+)
 from .tasks import TaskWatch
 from .usage import OwnWatch, cpu_ns
 
 GIVE_UP: Final = 3
 """Failed requests in a row after which the rest of a case is left out: each may take seconds to fail."""
-GREET_TIMEOUT: Final = 5.0
-"""Seconds for a first request to come through, and for a connection to a proxy that is there."""
 QUIET_TIMEOUT: Final = 30.0
 """Seconds for missed requests to come to their end; a crowd's have the most to do, for 25 s."""
 _CHECK: Final = 0.05
