@@ -232,7 +232,12 @@ class CancelRun:
         size = self._plan.upload_size if case.fraction < 1 else self._plan.size
 
         async def one(request: Request, left: trio.Event) -> None:
-            record = await self._play(request, left)
+            try:
+                record = await self._play(request, left)
+            except BaseException:
+                if request.seen:  # the run ends while it is watched for more: it has been judged
+                    self._keep(leg, case, [request.record()])
+                raise
             found.append(record)
             self._writer.write([record])
             if record.unconnected and leg == "proxy":
@@ -282,7 +287,7 @@ class CancelRun:
     def _keep(self, leg: Leg, case: Case, records: Sequence[Record]) -> None:
         self._writer.write(records)
         for record in records:
-            self._records[leg, "crowd", CONTROL if record.way is Way.STAY else case].append(record)
+            self._records[leg, record.load, CONTROL if record.way is Way.STAY else case].append(record)
 
     # ---- the report
 
