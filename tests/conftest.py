@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
 from itertools import product
+from pathlib import Path
 from typing import Final, get_args
 
 import pytest
@@ -17,6 +18,28 @@ from processes import Running
 from trioproxy.http1 import ParserName
 
 CODECS: Final[tuple[ParserName, ...]] = get_args(ParserName)
+
+
+_HERE: Final = Path(__file__).parent
+_COMPUTING: Final = frozenset(
+    {
+        *("apis/test_json_scan.py", "apis/test_sse.py", "http1", "net/test_tls.py", "upstream", "test_typing.py"),
+        *("scenarios/test_cancel_sweep.py", "scenarios/test_framing.py", "scenarios/test_tls_ends.py"),
+        *("test_body.py", "test_body_steps.py", "test_body_streamed.py", "test_connection.py", "test_deadlines.py"),
+        *("test_exchange.py", "test_exchange_attempts.py", "test_reconfigure.py", "test_relay.py", "test_upload.py"),
+        *("test_server.py", "test_server_drain.py", "test_server_tls.py", "test_downstream.py"),
+    }
+)
+"""Files and folders whose tests have no clock but Trio's, or none that matters."""
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """One group for all that must not run beside its like."""
+    if config.pluginmanager.hasplugin("xdist"):
+        for item in items:
+            path = item.path.relative_to(_HERE)
+            if _COMPUTING.isdisjoint((str(path), str(path.parent))):
+                item.add_marker(pytest.mark.xdist_group("real time"))
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -176,7 +176,7 @@ class AsksAgain(Correct):
 
 
 class Dies(Correct):
-    """Ends its whole process at its fourth request."""
+    """Ends its whole process at its fourth request: after the first, one that is served and one that is left."""
 
     served = 0
 

@@ -11,7 +11,7 @@ import contextlib
 import os
 import sys
 
-LOST = 65536
+LOST = 32768
 """Bytes that a leaking one loses with each request: far above the few KiB by which a heap moves in some hundreds."""
 DIES_AT = 25
 """The request at which one of them ends its process."""
@@ -97,14 +97,14 @@ class LeaksCompleted(Correct):
     """Loses something with each request that has had its answer."""
 
     def completed(self) -> None:
-        self.lost.append(bytearray(LOST))
+        self.lost.append(bytearray(b"x" * LOST))
 
 
 class LeaksCancelled(Correct):
     """Loses something with each request whose client has left."""
 
     def cancelled(self) -> None:
-        self.lost.append(bytearray(LOST))
+        self.lost.append(bytearray(b"x" * LOST))
 
 
 class BuffersUnread(Correct):

@@ -26,17 +26,20 @@ LINUX = pytest.mark.skipif(sys.platform != "linux", reason="it reads /proc, whic
 
 
 class Steps(trio.abc.Instrument):
-    """The longest that a task has run without letting another one, in seconds of CPU."""
+    """The longest that a task has run without letting another one, in seconds of CPU; the test's own does not count,
+    which encrypts all that it sends in one go."""
 
     def __init__(self) -> None:
         self.longest = 0.0
+        self._own = trio.lowlevel.current_task()
         self._began = time.thread_time()
 
     def before_task_step(self, task: trio.lowlevel.Task) -> None:
         self._began = time.thread_time()
 
     def after_task_step(self, task: trio.lowlevel.Task) -> None:
-        self.longest = max(self.longest, time.thread_time() - self._began)
+        if task is not self._own:
+            self.longest = max(self.longest, time.thread_time() - self._began)
 
 
 @asynccontextmanager
@@ -73,7 +76,7 @@ async def test_tiny_chunks_do_not_hold_the_loop(path: bytes, tls: bool) -> None:
             assert (await stream.receive_some()).startswith(b"HTTP/1.1 4")  # of the mock: no JSON, or no such path
         finally:
             trio.lowlevel.remove_instrument(steps)
-    assert steps.longest < 0.045
+    assert 0 < steps.longest < 0.03
 
 
 async def test_a_response_without_a_length_that_a_drain_cuts_is_reset() -> None:

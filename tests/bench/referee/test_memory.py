@@ -219,7 +219,8 @@ def test_a_process_that_is_not_there() -> None:
         assert f"there is no process {gone.pid}" in result.output
 
 
-def test_a_proxy_that_does_not_forward_is_said_so() -> None:
+def test_a_proxy_that_does_not_forward_is_said_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trioproxy.bench.referee.memory_lab.GREET_TIMEOUT", 0.5)
     script = "import http.server as s, sys; s.test(s.BaseHTTPRequestHandler, port=int(sys.argv[1]), bind='127.0.0.1')"
     words = [sys.executable, "-c", script, "{listen_port}", "{upstream}"]
     result = bench(*SHORT, "--proxy-cmd", shlex.join(words))

@@ -28,14 +28,22 @@ from .payloads import Payloads
 from .play import CONTROL, Play, Request, play_once, run_name
 from .records import Leg, Load, Outcome, Record, RecordWriter
 from .report import CancelReport, CrowdResult, DrainResult, Machine, TasksAlive, difference, void
-from .target import Target, TargetError, interrupted, play_model_server, reachable, started, wait_listening, what_ends
+from .target import (
+    GREET_TIMEOUT,
+    Target,
+    TargetError,
+    interrupted,
+    play_model_server,
+    reachable,
+    started,
+    wait_listening,
+    what_ends,
+)
 from .tasks import TaskWatch
 from .usage import OwnWatch, cpu_ns
 
 GIVE_UP: Final = 3
 """Failed requests in a row after which the rest of a case is left out: each may take seconds to fail."""
-GREET_TIMEOUT: Final = 5.0
-"""Seconds for a first request to come through, and for a connection to a proxy that is there."""
 QUIET_TIMEOUT: Final = 30.0
 """Seconds for missed requests to come to their end; a crowd's have the most to do, for 25 s."""
 _CHECK: Final = 0.05
@@ -224,7 +232,12 @@ class CancelRun:
         size = self._plan.upload_size if case.fraction < 1 else self._plan.size
 
         async def one(request: Request, left: trio.Event) -> None:
-            record = await self._play(request, left)
+            try:
+                record = await self._play(request, left)
+            except BaseException:
+                if request.seen:  # the run ends while it is watched for more: it has been judged
+                    self._keep(leg, case, [request.record()])
+                raise
             found.append(record)
             self._writer.write([record])
             if record.unconnected and leg == "proxy":
@@ -274,7 +287,7 @@ class CancelRun:
     def _keep(self, leg: Leg, case: Case, records: Sequence[Record]) -> None:
         self._writer.write(records)
         for record in records:
-            self._records[leg, "crowd", CONTROL if record.way is Way.STAY else case].append(record)
+            self._records[leg, record.load, CONTROL if record.way is Way.STAY else case].append(record)
 
     # ---- the report
 

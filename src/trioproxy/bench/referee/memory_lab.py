@@ -12,17 +12,21 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final, final
 
+import trio
+
 from ..mock_gate import Gate
 from .cases import Case
 from .memory_samples import Sample, Sampler
 from .play import CONTROL, Play, Request, play_once
 from .records import Outcome, Record, RecordWriter
-from .target import Target, TargetError
+from .target import GREET_TIMEOUT, Target, TargetError
 
 PATIENCE: Final = 30.0
 """Seconds for any number of requests to come where they should be; only a proxy that fails takes so long."""
 SHORT: Final[dict[str, object]] = {"tokens": 2, "interval": 0.0}
 """Asks the model server for two tokens without a pause."""
+_CHECK: Final = 0.1
+"""Seconds between two first requests, while none comes through."""
 _WARM_UP: Final = 10
 """Requests after which a process is warm: its modules loaded, its connections there."""
 
@@ -95,17 +99,25 @@ class Lab:
     async def idle(self, size: int) -> int:
         """Memory of the warm process with nothing in flight, in bytes: some requests are played before.
 
-        :raises TargetError: the first does not come back whole: a proxy that is not set up.
+        :raises TargetError: none comes back whole: a proxy that is not set up.
         """
         self.phase("warming up")
-        for number in range(_WARM_UP):
-            with self.counted():
-                record = await play_once(self.request(CONTROL, size, SHORT), _nothing)
-            self.note([record])
-            if number == 0 and record.outcome is not Outcome.WHOLE:
+        until = time.monotonic() + GREET_TIMEOUT
+        while (record := await self._warm_up(size)).outcome is not Outcome.WHOLE:
+            # One that has only just begun to listen may need a moment to know its upstream.
+            if time.monotonic() > until:
                 raise TargetError(self.target.explain(f"the proxy does not forward: {record.why}"))
+            await trio.sleep(_CHECK)
+        for _ in range(_WARM_UP - 1):
+            await self._warm_up(size)
         self.phase("idle")
         return await self.level()
+
+    async def _warm_up(self, size: int) -> Record:
+        with self.counted():
+            record = await play_once(self.request(CONTROL, size, SHORT), _nothing)
+        self.note([record])
+        return record
 
 
 def failures(records: Sequence[Record]) -> dict[str, int]:

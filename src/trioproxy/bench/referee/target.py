@@ -25,6 +25,8 @@ from ..mock import MockServer
 from .client import Address
 
 START_TIMEOUT: Final = 20.0
+GREET_TIMEOUT: Final = 5.0
+"""Seconds for a first request to come through, and for a connection to a proxy that is there."""
 STOP_TIMEOUT: Final = 10.0
 _SHOWN: Final = 3000
 """Characters of a proxy's output that are shown, the last ones."""
