@@ -43,6 +43,32 @@ def receive_in_place(body: BufferedBody, data: bytes) -> None:
         data = data[count:]
 
 
+@pytest.mark.parametrize(("begin", "end", "text"), [(1, 1, b"xx"), (1, 4, b"y"), (0, 6, b""), (2, 4, b"zz")])
+def test_bytes_of_a_complete_body_can_be_replaced(begin: int, end: int, text: bytes) -> None:
+    ledger = BodyLedger(10)
+    body = holding(b"prompt", ledger)
+    assert body.replace(begin, end, text)
+    expected = b"prompt"[:begin] + text + b"prompt"[end:]
+    with body.lease("forwarding") as lease:
+        assert bytes(lease.view) == expected
+        assert not body.replace(0, 0, b"x")
+    assert (len(body), body.held, ledger.held) == (len(expected), len(expected), len(expected))
+    body.release()
+    assert ledger.held == 0
+    assert not body.replace(0, 0, b"x")
+
+
+def test_nothing_is_replaced_without_room_or_before_all_is_there() -> None:
+    ledger = BodyLedger(7)
+    body = holding(b"prompt", ledger)
+    assert not body.replace(0, 0, b"xx")
+    assert (len(body), ledger.held) == (6, 6)
+    coming = buffered()
+    coming.push(b"pro")
+    assert not coming.replace(0, 0, b"x")
+    assert len(coming) == 3
+
+
 # Leases and release
 
 

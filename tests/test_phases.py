@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pytest
 
 from trioproxy import ForwardingPhase, RequestPhase, ResponseView, UseAfterMove
-from trioproxy.apis.openai import BodyState, RequestFields
+from trioproxy.apis.fields import BodyState, RequestFields
 from trioproxy.body import BufferedBody, StreamedBody
 from trioproxy.http1 import NO_BODY, RequestHead
 from trioproxy.ledger import BodyLedger

@@ -213,6 +213,21 @@ class BufferedBody:
 
     # Using: the exchange calls these.
 
+    def replace(self, begin: int, end: int, text: bytes) -> bool:
+        """Put other bytes in the place of some, in a body that is complete and that nobody reads; its other bytes are
+        moved, not copied. False, and nothing is changed, if the ledger has no room."""
+        storage, growth = self._storage, len(text) - (end - begin)
+        if storage is None or self.stage is not _COMPLETE or self._leases:
+            return False
+        if growth > 0 and not self._ledger.try_reserve(growth):
+            return False
+        if growth < 0:
+            self._ledger.free(-growth)
+        storage[begin:end] = text
+        self._size += growth
+        self._reserved += growth
+        return True
+
     async def wait_complete(self) -> None:
         """Wait until all of it is there.
 

@@ -96,6 +96,11 @@ class Limits:
     """Of one request's body; 413 above."""
     bodies_size: Bytes = 1 << 30
     """Of all bodies that are held at a time; above, uploads wait, then get 503."""
+    decoded_size: Bytes = 64 << 20
+    """Of one request's body that comes with a Content-Encoding (gzip, deflate, zstd), decoded to read its fields; 413
+    above. It is forwarded as it came."""
+    decoded_ratio: int = 100
+    """How many times its own size such a body may decode to, above 1 MiB; 413 above."""
 
     def __post_init__(self) -> None:
         for item in fields(self):
@@ -109,6 +114,7 @@ class Limits:
 
 BodyMode = Literal["auto", "buffer", "stream"]
 HalfClose = Literal["cancel", "allow"]
+UsageMode = Literal["observe", "inject"]
 
 
 @final
@@ -124,6 +130,10 @@ class Settings:
     client_half_close: HalfClose = "cancel"
     """What a client that shuts down its sending side means: it has left, or it only has nothing more to say.
     ``cancel`` deviates from TCP on purpose: it frees the model server at once for every way of leaving."""
+    usage: UsageMode = "observe"
+    """``observe`` reads the tokens that responses report; ``inject`` also makes the streams of chat and completions
+    report theirs (``stream_options.include_usage``) where the client did not speak of it, and takes the event out again
+    that tells of them."""
     codec: ParserName = field(default_factory=default_parser)
     """Which head parser: ``llhttp`` where httptools is, else ``h11``."""
     resolve_interval: Seconds = 30.0
@@ -133,6 +143,7 @@ class Settings:
         for name, choices in (
             ("body", get_args(BodyMode)),
             ("client_half_close", get_args(HalfClose)),
+            ("usage", get_args(UsageMode)),
             ("codec", get_args(ParserName)),
         ):
             value: object = getattr(self, name)

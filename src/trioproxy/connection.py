@@ -17,7 +17,7 @@ from typing import Final, final
 import trio
 
 from . import http1
-from .apis.openai import FieldReader, field_reader
+from .apis.requests import BodyReader, body_reader
 from .body import READ_AHEAD, BodyStage, BufferedBody, StreamedBody, overloaded, too_large
 from .config import Settings
 from .downstream import ClientGone, ClientStalled, ResponseWriter
@@ -347,7 +347,7 @@ class ClientConnection:
             head = read_request_head(raw, self._terms.parser, self._terms.head_limits)
             self._runtime.forwarder.check_loop(head)
             match = self._terms.router.match(head)
-            fields = self._field_reader(head) if match.operation.reads else None
+            fields = self._body_reader(head, match) if match.operation.reads else None
             if head.framing.length > match.settings.limits.body_size:
                 raise too_large(match.settings.limits.body_size)
         except ProxyError as error:
@@ -361,13 +361,22 @@ class ClientConnection:
             self._body_progress()
 
     @staticmethod
-    def _field_reader(head: RequestHead) -> FieldReader | None:
+    def _body_reader(head: RequestHead, match: Match) -> BodyReader | None:
         types = http1.get_all(head.fields, b"content-type")
         if len(types) > 1:  # of two, we might read one and the model server the other (RFC 9110 8.3)
             raise ProxyError(Code.BAD_REQUEST, "Content-Type must come only once")
-        return field_reader(types[0] if types else None)
+        codings = http1.get_all(head.fields, b"content-encoding")
+        limits = match.settings.limits
+        return body_reader(
+            match.operation,
+            types[0] if types else None,
+            b", ".join(codings) if codings else None,
+            includes_usage=any(route.settings.usage == "inject" for route in match.routes),
+            size_limit=limits.decoded_size,
+            ratio_limit=limits.decoded_ratio,
+        )
 
-    def _begin(self, head: RequestHead, match: Match, fields: FieldReader | None) -> None:
+    def _begin(self, head: RequestHead, match: Match, fields: BodyReader | None) -> None:
         """Start the exchange that a head asks for."""
         runtime = self._runtime
         decoder = http1.decoder(head.framing, fault=Fault.CLIENT)
@@ -393,7 +402,7 @@ class ClientConnection:
         self._nursery.start_soon(self._serve, exchange)
 
     def _body_for(
-        self, head: RequestHead, settings: Settings, fields: FieldReader | None
+        self, head: RequestHead, settings: Settings, fields: BodyReader | None
     ) -> BufferedBody | StreamedBody:
         limit = settings.limits.body_size
         kind = head.framing.kind

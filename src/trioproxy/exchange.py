@@ -18,7 +18,14 @@ import trio
 
 from . import http1
 from .answer import Answer, AnswerReader
-from .apis.openai import UNKNOWN_FIELDS, FieldReader, UsageReader, usage_reader
+from .apis.coding import EncodedFieldReader
+from .apis.edits import Edit
+from .apis.fields import UNKNOWN_FIELDS
+from .apis.requests import BodyReader
+from .apis.responses import usage_reader
+from .apis.sse import SseUsageReader
+from .apis.strip import UsageStripper
+from .apis.usage import UsageReader
 from .body import BodyStage, BufferedBody, StreamedBody
 from .downstream import ClientGone, ClientStalled, ResponseWriter
 from .errors import Code, Fault, ProxyError
@@ -70,6 +77,7 @@ class Exchange:
 
     __slots__ = (
         "_client",
+        "_edit",
         "_expect_continue",
         "_failure",
         "_fields",
@@ -96,7 +104,7 @@ class Exchange:
         match: Match,
         head: RequestHead,
         body: BufferedBody | StreamedBody,
-        fields: FieldReader | None,
+        fields: BodyReader | None,
         writer: ResponseWriter,
         client: Client,
         alarm: Callable[[float], None],
@@ -125,6 +133,8 @@ class Exchange:
         self._nursery: trio.Nursery | None = None
         self._lease: Lease | None = None
         self._observer: UsageReader | None = None
+        self._edit: Edit | None = None
+        """What makes the response report its usage, and, once that is done, the reason to take the report out again."""
         self._failure: ProxyError | None = None
         runtime.in_flight[_REQUEST] += 1
 
@@ -213,6 +223,9 @@ class Exchange:
         if observer is not None:
             record.usage = observer.finish()
             record.events = observer.events
+        record.usage_unknown = (
+            record.usage is None and self._match.operation.reports and 200 <= record.upstream_status < 300
+        )
         runtime.ended(record)
 
     def _fix(self, outcome: Outcome) -> None:
@@ -241,6 +254,8 @@ class Exchange:
         if route.settings is not self._settings:
             self._settings = route.settings
             self.pace.renew(route.settings.deadlines, record.began)
+        if self._edit is not None:
+            self._ask_for_usage()
         self._enter(_FORWARDING)
         pools = route.group.candidates()
         forwarding = request.forward_to(pools[0].endpoint)
@@ -281,8 +296,31 @@ class Exchange:
                 await self.writer.send_continue()
             await self.body.wait_complete()
         reader, self._fields = self._fields, None
-        said = UNKNOWN_FIELDS if reader is None else reader.finish()
+        said = UNKNOWN_FIELDS
+        if reader is not None:
+            if isinstance(reader, EncodedFieldReader):
+                await self._decode(reader)
+            said = reader.finish()
+            self._edit = reader.edit
         return RequestPhase(self.request_id, head, self.body, said)
+
+    async def _decode(self, reader: EncodedFieldReader) -> None:
+        """Let the reader of an encoded body see all of it, a step at a time: others have their turn in between."""
+        assert isinstance(self.body, BufferedBody)
+        with self.body.lease("decoding") as lease:
+            while reader.step(lease.view):
+                await trio.lowlevel.checkpoint()
+                self._check_in_time()
+
+    def _ask_for_usage(self) -> None:
+        """Make the stream report its usage, if this route wants to know of it and the client left it open."""
+        edit, body = self._edit, self.body
+        if edit is not None and (
+            self._settings.usage != "inject"
+            or not isinstance(body, BufferedBody)
+            or not body.replace(edit.begin, edit.end, edit.text)
+        ):
+            self._edit = None
 
     async def _respond_locally(self, response: LocalResponse) -> None:
         fields = [(b"content-type", response.content_type)]
@@ -428,7 +466,11 @@ class Exchange:
         elif head.framing.kind is not FramingKind.NONE:
             self.pace.enter(_STREAMING, deadlines.idle)
         decoder = http1.decoder(head.framing, fault=Fault.UPSTREAM)
-        relay = Relay(transport, decoder, self.writer, self._observer, self.pace)
+        stripper = None
+        streams = head.framing.kind is not FramingKind.LENGTH  # a length would no longer be true; no stream has one
+        if streams and self._edit is not None and isinstance(self._observer, SseUsageReader):
+            stripper = UsageStripper()
+        relay = Relay(transport, decoder, self.writer, self._observer, self.pace, stripper)
         await relay.run(self.writer.relayed_head(head, self.record.public_id.encode(), runtime.date), rest)
         self._fix(Outcome.COMPLETED)
         if relay.clean and head.keep_alive:

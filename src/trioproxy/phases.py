@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NoReturn, final
 
-from .apis.openai import RequestFields
+from .apis.fields import RequestFields
 from .body import BodyLease, BufferedBody, StreamedBody
 from .http1 import RequestHead
 from .upstream.endpoint import Endpoint

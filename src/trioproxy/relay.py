@@ -15,7 +15,6 @@ from typing import Final, Protocol, final
 
 import trio
 
-from .apis.openai import UsageReader
 from .downstream import ResponseWriter
 from .errors import Code, ProxyError
 from .http1 import BodyDecoder
@@ -41,29 +40,48 @@ class Pace(Protocol):
         ...
 
 
+class Observer(Protocol):
+    """Whoever follows a response body."""
+
+    def feed(self, data: bytes) -> None:
+        """See the next bytes. Never raises."""
+        ...
+
+
+class Transformer(Protocol):
+    """Whoever changes a response body on its way."""
+
+    def take(self, pieces: list[bytes], *, last: bool) -> list[bytes]:
+        """The bytes to pass on for these, and for the end of the body if they are the last. Never raises."""
+        ...
+
+
 @final
 class Relay:
     """One response body on its way.
 
     :param source: the upstream's connection.
-    :param observer: sees each piece after it was sent; None for nobody.
+    :param observer: sees each piece after it was sent, as it came; None for nobody.
+    :param transformer: decides what becomes of each before; None passes it on as it came.
     """
 
-    __slots__ = ("_decoder", "_observer", "_pace", "_pieces", "_source", "_writer", "clean")
+    __slots__ = ("_decoder", "_observer", "_pace", "_pieces", "_source", "_transformer", "_writer", "clean")
 
     def __init__(
         self,
         source: Transport,
         decoder: BodyDecoder,
         writer: ResponseWriter,
-        observer: UsageReader | None,
+        observer: Observer | None,
         pace: Pace,
+        transformer: Transformer | None = None,
     ) -> None:
         self._source = source
         self._decoder = decoder
         self._writer = writer
         self._observer = observer
         self._pace = pace
+        self._transformer = transformer
         self._pieces: Sequence[bytes] = ()
         self.clean = True
         """Whether the body ended by its own framing and not a byte came after it."""
@@ -77,11 +95,17 @@ class Relay:
         if not data:
             decoder.end_of_file()
             self.clean = False
-            return self._writer.frame([], last=True)
-        self._pieces, consumed = decoder.decode(data)
+            return self._frame([], last=True)
+        pieces, consumed = decoder.decode(data)
+        self._pieces = pieces
         if consumed < len(data):
             self.clean = False
-        return self._writer.frame(self._pieces, last=decoder.done)
+        return self._frame(pieces, last=decoder.done)
+
+    def _frame(self, pieces: list[bytes], *, last: bool) -> list[Buffer]:
+        if self._transformer is not None:
+            pieces = self._transformer.take(pieces, last=last)
+        return self._writer.frame(pieces, last=last)
 
     async def run(self, head: bytes, rest: bytes) -> None:
         """Send the head and what came with it, then the body until it ends.

@@ -97,6 +97,9 @@ def test_agrees_with_json_loads_over_any_cut(data: st.DataObject) -> None:
     assert result.state is ScanState.OBJECT
     read = {k: [repr(json.loads(v, object_pairs_hook=Object)) for v in vs] for k, vs in result.values.items()}
     assert read == expected(body)
+    assert body[: result.opening + 1].strip() == b"{"
+    for name, texts in result.values.items():
+        assert [body[at:][: len(v)] for at, v in zip(result.offsets[name], texts, strict=True)] == texts
     assert by_bytes(body) == result
     assert scan(body[: data.draw(st.integers(0, len(body.rstrip()) - 1))]).state is ScanState.UNREADABLE
 
@@ -173,7 +176,7 @@ def test_values_are_the_bytes_that_came() -> None:
     ],
 )
 def test_unreadable(body: bytes) -> None:
-    assert scan(body) == by_bytes(body) == ScanResult(ScanState.UNREADABLE, {})
+    assert scan(body) == by_bytes(body) == ScanResult(ScanState.UNREADABLE, {}, {}, 0)
 
 
 def test_depth_is_limited_to_the_bracket() -> None:
@@ -190,7 +193,7 @@ def test_after_the_limit_of_depth_nothing_is_looked_at() -> None:
     scanner.feed(b'{"a":1,"b":' + b"[" * STEP)
     scanner.feed(b"]" * (STEP - DEPTH_LIMIT) + b"}")
     assert "not an object" in repr(scanner)
-    assert scanner.finish() == ScanResult(ScanState.UNREADABLE, {})
+    assert scanner.finish() == ScanResult(ScanState.UNREADABLE, {}, {}, 0)
 
 
 @pytest.mark.parametrize(
@@ -259,4 +262,4 @@ def test_nothing_of_the_size_of_a_body_is_kept() -> None:
         tracemalloc.stop()
     assert kept < 4096
     scanner.feed(b'","model":"m"}')
-    assert scanner.finish() == ScanResult(ScanState.OBJECT, {"model": [b'"m"']})
+    assert scanner.finish().values == {"model": [b'"m"']}

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from trioproxy.apis.operations import OTHER, Api, Form, State, named_in, operation_of
+from trioproxy.apis.operations import OTHER, Api, Form, State, documented, named_in, operation_of
+
+DOCS = Path(__file__).parents[2] / "docs" / "apis.md"
 
 STEERING = (
     "/pause /resume /abort_requests /inference/v1/abort_requests /update_weights /start_weight_update "
@@ -108,3 +112,17 @@ def test_state(method: bytes, path: bytes, state: State | None, named: str | Non
 
 def test_an_id_that_is_not_ascii_is_none() -> None:
     assert named_in("/v1/responses/é".encode()) is None
+
+
+def test_the_documentation_has_them() -> None:
+    page = DOCS.read_text()
+    assert f"<!-- operations -->\n\n{documented()}\n## " in page
+    rows = [line.split("`")[1].split() for line in documented().splitlines()[2:]]
+    assert len(rows) > 50
+    for method, path in rows:
+        assert operation_of(method.encode(), path.replace("{", "").replace("}", "").encode()).open
+
+
+@pytest.mark.parametrize("form", Form)
+def test_the_documentation_has_each_form(form: Form) -> None:
+    assert f"\n| {form.value} | `model` |" in DOCS.read_text()

@@ -7,8 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
+from trioproxy.apis.fields import FieldReader
 from trioproxy.apis.json_scan import STEP, TopLevelScanner
-from trioproxy.apis.openai import FieldReader
+from trioproxy.apis.operations import Form
 from trioproxy.apis.sse import SseUsageReader
 
 WANTED = frozenset({b"model", b"stream", b"user"})
@@ -74,7 +75,7 @@ def test_single_bytes_cost_the_same_each() -> None:
         body = b'{"model":"' + b"x" * size + b'","' + b"y" * size + b'":[' + b"1," * size + b"1]}"
 
         def work() -> None:
-            reader = FieldReader()
+            reader = FieldReader(Form.CHAT)
             for i in range(len(body)):
                 reader.feed(body[i : i + 1])
 
@@ -85,7 +86,7 @@ def test_single_bytes_cost_the_same_each() -> None:
 
 def test_a_million_small_fields() -> None:
     body = b"{" + b",".join(b'"k%d":%d' % (i, i) for i in range(1_000_000)) + b',"model":"m"}'
-    reader = FieldReader()
+    reader = FieldReader(Form.CHAT)
     reader.feed(body)
     assert reader.finish().model == "m"
 
@@ -96,7 +97,7 @@ def test_a_small_body_costs_less_decoded_than_scanned() -> None:
     def cost(*pieces: bytes) -> float:
         def work() -> None:
             for _ in range(200):
-                reader = FieldReader()
+                reader = FieldReader(Form.CHAT)
                 for piece in pieces:
                     reader.feed(piece)
                 reader.finish()

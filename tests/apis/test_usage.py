@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trioproxy.apis.openai import Usage, UsageReader, usage_reader
-from trioproxy.apis.usage import parse_usage
+from trioproxy.apis.responses import usage_reader
+from trioproxy.apis.usage import Usage, UsageReader, parse_usage
 
 CHAT = (
     b'{"prompt_tokens":10,"completion_tokens":5,"total_tokens":15,"prompt_tokens_details":{"cached_tokens":4,"x":null}}'
@@ -35,6 +35,10 @@ def json_reader() -> UsageReader:
         (b'{"prompt_tokens":-1,"completion_tokens":5,"total_tokens":1e300}', Usage(None, 5, None, None)),
         (b'{"prompt_tokens":null,"input_tokens":3,"prompt_tokens_details":[]}', Usage(3, None, None, None)),
         (b'{"prompt_tokens":10,"cost":1' + b"0" * 400 + b"}", Usage(10, None, None, None)),
+        (b'{"input_tokens":3,"cache_read_input_tokens":2,"cache_creation_input_tokens":5}', Usage(10, None, None, 2)),
+        (b'{"input_tokens":3,"cache_read_input_tokens":2.0,"output_tokens":"x"}', Usage(5, None, None, 2)),
+        (b'{"input_tokens":3,"cache_read_input_tokens":null,"output_tokens":4}', Usage(3, 4, None, None)),
+        (b'{"prompt_tokens":3,"completion_tokens":4,"cached_tokens":2,"e2e_latency":0.5}', Usage(3, 4, None, 2)),
         (b"{}", None),
         (b"null", None),
         (b"[10]", None),
@@ -112,6 +116,32 @@ def test_json_that_a_strict_decoder_refuses(junk: bytes) -> None:
             reader = json_reader()
             reader.feed(body)
             assert reader.finish() == (FULL if held.startswith(CHAT) else None)
+
+
+@pytest.mark.parametrize(
+    ("members", "usage"),
+    [
+        (b'"text":"x","meta_info":{"prompt_tokens":3,"completion_tokens":4,"cached_tokens":2}', Usage(3, 4, None, 2)),
+        (b'"content":"x","tokens_evaluated":9,"tokens_predicted":2', Usage(9, 2, None, None)),
+        (b'"tokens_predicted":2,"timings":{"prompt_n":4,"cache_n":5,"predicted_n":2}', Usage(9, 2, None, 5)),
+        (b'"timings":{"prompt_n":4,"predicted_n":2}', Usage(4, 2, None, None)),
+        (b'"timings":{"prompt_n":"4"}', None),
+        (b'"timings":{}', None),
+        (b'"tokens_cached":4', None),
+    ],
+)
+@pytest.mark.parametrize("junk", [b'"x":1', b'"x":NaN', b'"usage":7', b'"message":[]', b'"y":"%b"' % (b"z" * 9000)])
+def test_json_of_other_servers(members: bytes, usage: Usage | None, junk: bytes) -> None:
+    body = b"{%b,%b}" % (junk, members)
+    for cut in range(0, len(body), 1 + len(body) // 100):
+        reader = json_reader()
+        reader.feed(body[:cut])
+        reader.feed(body[cut:])
+        assert reader.finish() == usage
+    reader = json_reader()
+    reader.feed(body)
+    assert reader.finish() == usage
+    assert (reader.token_events, reader.fed_tokens, reader.choices) == (0, 0, {})
 
 
 def test_json_response_event() -> None:

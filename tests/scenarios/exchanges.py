@@ -8,6 +8,7 @@ that it fails, hence ends, if anything else comes.
 
 from __future__ import annotations
 
+import gzip
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -25,6 +26,10 @@ OK: Final = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
 EVENTS: Final = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 LARGE: Final = b'{"messages":"' + b"x" * 200_000 + b'"}'
 SMALL: Final = b'{"model":"m"}'
+ENCODED: Final = gzip.compress(LARGE, mtime=0)
+"""Decoded in several steps."""
+STREAMS: Final = b'{"model":"m","stream":true}'
+REPORT: Final = b'data: {"choices":[],"usage":{"prompt_tokens":1}}\n\n'
 LAST_CHUNK: Final = b"0\r\n\r\n"
 
 
@@ -237,6 +242,13 @@ SCENARIOS: Final = [
     scenario("chunked upload, buffered", asks(CHAT + _CHUNKED, *_PIECES, LAST_CHUNK), answers(OK)),
     scenario("large body", asks(chat(LARGE)), answers(OK)),
     scenario("large body, streamed through", asks(chat(LARGE)), answers(OK), settings=Settings(body="stream")),
+    scenario("encoded body", asks(chat(ENCODED, b"content-encoding: gzip")), answers(OK)),
+    scenario(
+        "usage asked for and taken out",
+        asks(chat(STREAMS), mark=LAST_CHUNK),
+        answers(EVENTS, event(1), chunk(REPORT[:20]), chunk(REPORT[20:]), event(2), LAST_CHUNK),
+        settings=Settings(usage="inject"),
+    ),
     scenario(
         "large response",
         asks(chat(SMALL), mark=b"END"),

@@ -86,6 +86,10 @@ class ScanResult:
     values: dict[str, list[bytes]]
     """For each wanted key that occurs, the JSON text of its values, in order: copies of their own, ``TOO_LONG`` for
     one over the limit, the first ``OCCURRENCE_LIMIT`` of them. Empty if the body is unreadable."""
+    offsets: dict[str, list[int]]
+    """Where each of them begins: bytes from the start of the body."""
+    opening: int
+    """Where the object itself does."""
 
 
 @final
@@ -123,12 +127,16 @@ class TopLevelScanner:
     """
 
     __slots__ = (
+        "_base",
+        "_begin",
         "_depth",
         "_depth_limit",
         "_escaped",
         "_in_string",
         "_key_limit",
         "_name",
+        "_offsets",
+        "_opening",
         "_partial",
         "_scalars_only",
         "_stage",
@@ -158,6 +166,9 @@ class TopLevelScanner:
         self._key_limit = 6 * max(map(len, wanted), default=0)
 
         self._stage = _Stage.BEFORE
+        self._base: int = 0
+        """Bytes of the body before the piece at hand."""
+        self._opening: int = 0
         self._depth = 0
         self._in_string = False
         self._escaped = False
@@ -166,7 +177,10 @@ class TopLevelScanner:
 
         self._values: dict[str, list[bytes]] = {}
         self._want = _Want.NOTHING
+        self._offsets: dict[str, list[int]] = {}
         self._name = b""
+        self._begin: int = 0
+        """Where the value at hand begins in the body."""
         self._value = bytearray()
         self._value_depth = 0
         self._value_in_string = False
@@ -193,10 +207,11 @@ class TopLevelScanner:
     def finish(self) -> ScanResult:
         """Say what was found, once all bytes have been fed."""
         if self._stage is _Stage.AFTER:
-            return ScanResult(ScanState.OBJECT, self._values)
-        return ScanResult(ScanState.UNREADABLE, {})
+            return ScanResult(ScanState.OBJECT, self._values, self._offsets, self._opening)
+        return ScanResult(ScanState.UNREADABLE, {}, {}, 0)
 
     def _step(self, raw: bytes) -> None:
+        end = self._base + len(raw)
         if self._stage is _Stage.INSIDE:
             self._scan(raw)
         elif self._stage is _Stage.BEFORE:
@@ -204,16 +219,20 @@ class TopLevelScanner:
             if raw.startswith(b"{"):
                 self._stage = _Stage.INSIDE
                 self._depth = 1
+                self._opening = end - len(raw)
+                self._base = self._opening + 1
                 self._scan(raw[1:])
             elif raw:
                 self._die()
         elif self._stage is _Stage.AFTER and raw.strip(_SPACE):
             self._die()
+        self._base = end
 
     def _die(self) -> None:
         self._stage = _Stage.DEAD
         self._want = _Want.NOTHING
         self._values = {}
+        self._offsets = {}
         self._value = bytearray()
         self._partial = b""
 
@@ -330,6 +349,7 @@ class TopLevelScanner:
             begin = end = _end_of(_SPACES, text, begin)
             if begin == len(text):
                 return
+            self._begin = self._base + begin
             if text[begin] == _QUOTE:
                 self._want = _Want.STRING
                 end = begin + 1
@@ -393,7 +413,9 @@ class TopLevelScanner:
     def _record(self, value: bytes) -> None:
         self._want = _Want.NOTHING
         self._value = bytearray()
-        values = self._values.setdefault(self._name.decode("ascii"), [])
+        name = self._name.decode("ascii")
+        values = self._values.setdefault(name, [])
         values.append(value)
+        self._offsets.setdefault(name, []).append(self._begin)
         if len(values) == OCCURRENCE_LIMIT:
             self._wanted.discard(self._name)

@@ -74,6 +74,8 @@ class Operation:
     reports: bool = False
     """Whether its responses may say what they cost."""
     state: State | None = None
+    stream_options: bool = False
+    """Whether a stream reports its usage only if ``stream_options`` ask for it."""
 
     @property
     def reads(self) -> bool:
@@ -86,7 +88,7 @@ OTHER: Final = Operation("other", open=False)
 _PREFLIGHT: Final = Operation("preflight")
 """What a browser asks of an operation before it asks for it (CORS)."""
 
-_CHAT: Final = Operation("openai.chat", form=Form.CHAT, reports=True)
+_CHAT: Final = Operation("openai.chat", form=Form.CHAT, reports=True, stream_options=True)
 _RESPONSES: Final = Operation("openai.responses", form=Form.RESPONSES, reports=True, state=State.CREATES)
 _EMBEDDINGS: Final = Operation("openai.embeddings", form=Form.PLAIN, reports=True)
 _LLAMA_COMPLETION: Final = Operation("llama.completion", form=Form.LLAMA, reports=True)
@@ -102,7 +104,7 @@ _POSTS: Final[dict[bytes, Operation]] = {
     b"/chat/completions": _CHAT,
     b"/v1/chat/completions/batch": Operation("vllm.chat_batch", form=Form.CHAT, reports=True),
     b"/v1/chat/completions/input_tokens": Operation("llama.chat_input_tokens", form=Form.PLAIN),
-    b"/v1/completions": Operation("openai.completions", form=Form.CHAT, reports=True),
+    b"/v1/completions": Operation("openai.completions", form=Form.CHAT, reports=True, stream_options=True),
     b"/v1/responses": _RESPONSES,
     b"/responses": _RESPONSES,
     b"/v1/responses/input_tokens": Operation("openai.responses_input_tokens", form=Form.PLAIN),
@@ -201,6 +203,30 @@ def operation_of(method: bytes, path: bytes) -> Operation:
     if method == b"OPTIONS" and any(known[1:] == (kind, rest) for known in _OF_NAMED):
         return _PREFLIGHT
     return _OF_NAMED.get((method, kind, rest), OTHER)
+
+
+def documented() -> str:
+    """All of them as a table in Markdown: method and path, name, fields, usage, state."""
+    rows = [
+        "| request | name | fields | usage | state |",
+        "|---|---|---|---|---|",
+        *(_row(f"POST {path.decode()}", operation) for path, operation in _POSTS.items()),
+        *(_row(f"GET {path.decode()}", operation) for path, operation in _GETS.items()),
+        _row("GET /v1/models/{model}", _MODEL),
+        *(
+            _row(f"{method.decode()} /v1/{kind.decode()}/{{id}}{rest.decode()}", operation)
+            for (method, kind, rest), operation in _OF_NAMED.items()
+            if method != b"HEAD"
+        ),
+    ]
+    return "\n".join(rows) + "\n"
+
+
+def _row(request: str, operation: Operation) -> str:
+    form = "" if operation.form is None else operation.form.value
+    state = "" if operation.state is None else operation.state.value
+    usage = "yes" if operation.reports else ""
+    return f"| `{request}` | `{operation.name}` | {form} | {usage} | {state} |".replace("  ", " ")
 
 
 def named_in(path: bytes) -> str | None:

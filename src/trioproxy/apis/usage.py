@@ -1,11 +1,16 @@
 """What a response says that it cost.
 
-Lives here: ``Usage`` and reading it from the JSON of a usage object, in the names of each OpenAI API.
-Does not live here: finding that object in a response (``json_scan``, ``sse``).
+Lives here: ``Usage``, reading it from a JSON object in the names of each API, and following a JSON response. Does not
+live here: streams (``sse``).
+
+Who says what: OpenAI's chat and completions ``usage.prompt_tokens``, its responses ``usage.input_tokens`` (in events
+within ``response``), Anthropic ``usage.input_tokens`` without those that were found in or written to the cache (in the
+first event within ``message``), SGLang's generate ``meta_info``, llama.cpp ``timings`` and ``tokens_evaluated``.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Final, Protocol, TypeAlias, cast, final
 
 import msgspec
@@ -20,44 +25,60 @@ SMALL_BODY: Final = 8192
 
 _LARGEST: Final = 2**63 - 1
 _OBJECT: Final = msgspec.json.Decoder(dict[str, object])
+_MEMBERS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
-_Tokens: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=_LARGEST)] | None
+Tokens: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=_LARGEST)] | None
 
 
 class _Details(msgspec.Struct, gc=False):
-    cached_tokens: _Tokens = None
+    cached_tokens: Tokens = None
 
 
-class _WellFormed(msgspec.Struct, gc=False):
+class Counts(msgspec.Struct, gc=False):
     """A usage object as servers write it: decoded by type in a third of what looking through a dict takes."""
 
-    prompt_tokens: _Tokens = None
-    completion_tokens: _Tokens = None
-    total_tokens: _Tokens = None
+    prompt_tokens: Tokens = None
+    completion_tokens: Tokens = None
+    total_tokens: Tokens = None
     prompt_tokens_details: _Details | None = None
-    input_tokens: _Tokens = None
-    output_tokens: _Tokens = None
+    input_tokens: Tokens = None
+    output_tokens: Tokens = None
     input_tokens_details: _Details | None = None
+    cache_read_input_tokens: Tokens = None
+    cache_creation_input_tokens: Tokens = None
+    cached_tokens: Tokens = None
 
 
-_NULL: Final = msgspec.Raw(b"null")
+class _Timings(msgspec.Struct, gc=False):
+    prompt_n: Tokens = None
+    """Tokens of the prompt that were computed: those from the cache are not among them."""
+    predicted_n: Tokens = None
+    cache_n: Tokens = None
 
 
-class _WellFormedHolder(msgspec.Struct, gc=False):
-    usage: _WellFormed | None = None
-    response: msgspec.Raw = _NULL
+class _Inner(msgspec.Struct, gc=False):
+    usage: Counts | None = None
 
 
-class _Holder(msgspec.Struct, gc=False):
-    usage: msgspec.Raw = _NULL
-    response: msgspec.Raw = _NULL
+class Report(msgspec.Struct, gc=False):
+    """What of a JSON object may tell of usage."""
+
+    usage: Counts | None = None
+    response: _Inner | str | None = None
+    message: _Inner | str | None = None
+    meta_info: Counts | None = None
+    timings: _Timings | None = None
+    tokens_evaluated: Tokens = None
+    tokens_predicted: Tokens = None
 
 
-_WELL_FORMED: Final = msgspec.json.Decoder(_WellFormed)
-_WELL_FORMED_HOLDER: Final = msgspec.json.Decoder(_WellFormedHolder)
-_HOLDER: Final = msgspec.json.Decoder(_Holder)
+_COUNTS: Final = msgspec.json.Decoder(Counts)
+_REPORT: Final = msgspec.json.Decoder(Report)
 _USAGE: Final = frozenset({b"usage"})
+_OF_BODY: Final = frozenset({b"usage", b"meta_info", b"timings", b"tokens_evaluated", b"tokens_predicted"})
+_OF_LLAMA: Final = frozenset({"timings", "tokens_evaluated", "tokens_predicted"})
+_OF_EVENT: Final = _OF_BODY | {b"response", b"message"}
 
 
 @final
@@ -65,6 +86,7 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
     """Tokens that a response reports; None is what it does not say."""
 
     prompt_tokens: int | None
+    """All of the prompt, those that were found in the cache included, whatever the API counts."""
     completion_tokens: int | None
     total_tokens: int | None
     cached_tokens: int | None
@@ -72,11 +94,27 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
 
 
 class UsageReader(Protocol):
-    """Follows the body of one response and finds what it says about usage."""
+    """Follows the body of one response and finds what it says about usage, and when its tokens came."""
 
     @property
     def events(self) -> int:
         """Complete events with data so far (SSE; comments are none); of a JSON body 1 from its first byte on."""
+        ...
+
+    @property
+    def token_events(self) -> int:
+        """Events so far that carried tokens: text, reasoning, or a part of a tool call. One may carry several tokens;
+        0 for a JSON body."""
+        ...
+
+    @property
+    def fed_tokens(self) -> int:
+        """How many of them were in what was fed last."""
+        ...
+
+    @property
+    def choices(self) -> Mapping[int, int]:
+        """Of the token events, how many each choice had, by its index."""
         ...
 
     @property
@@ -93,14 +131,20 @@ class UsageReader(Protocol):
         ...
 
 
+_NO_CHOICES: Final[Mapping[int, int]] = {}
+
+
 @final
 class JsonUsageReader:
     """Reads the usage of one JSON response of any size, keeping only the usage object."""
 
-    __slots__ = ("_first", "_scanner", "at_boundary", "events")
+    __slots__ = ("_first", "_scanner", "at_boundary", "choices", "events", "fed_tokens", "token_events")
 
     def __init__(self) -> None:
         self.events = 0
+        self.token_events = 0
+        self.fed_tokens = 0
+        self.choices = _NO_CHOICES
         self.at_boundary = False
         """Never: nothing may follow a part of a JSON body."""
         self._first: bytes | None = None
@@ -115,51 +159,86 @@ class JsonUsageReader:
             if self._first is None and len(data) <= SMALL_BODY:
                 self._first = bytes(data)
                 return
-            self._scanner = TopLevelScanner(_USAGE, value_limit=USAGE_LIMIT)
+            self._scanner = TopLevelScanner(_OF_BODY, value_limit=USAGE_LIMIT)
             self._scanner.feed(self._first or b"")
             self._first = None
         self._scanner.feed(data)
 
     def finish(self) -> Usage | None:
         if self._scanner is not None:
-            return _last(self._scanner.finish().values.get("usage", []))
+            return _of_members(self._scanner.finish().values)
         return None if self._first is None else find_usage(self._first)
 
 
 def find_usage(data: bytes) -> Usage | None:
-    """The usage that a JSON object holds: at its top (chat, completions) or in its ``response`` (responses)."""
+    """The usage that a JSON object reports, a whole response or an event of a stream."""
     try:
-        found = _WELL_FORMED_HOLDER.decode(data)
+        found = _REPORT.decode(data)
     except (msgspec.MsgspecError, RecursionError, ValueError):
-        return _find_permissively(data)
+        return find_permissively(data)
+    return reported(found)
+
+
+def reported(found: Report) -> Usage | None:
+    """What was decoded, as usage; None if it says nothing of it."""
     usage = None if found.usage is None else _read(found.usage)
-    if usage is None and found.response is not _NULL:
-        return _find_permissively(data)
-    return usage
+    if usage is not None:
+        return usage
+    for inner in (found.response, found.message):
+        if isinstance(inner, _Inner) and inner.usage is not None:
+            return _read(inner.usage)
+    if found.meta_info is not None:
+        return _read(found.meta_info)
+    if found.timings is not None or found.tokens_evaluated is not None or found.tokens_predicted is not None:
+        return _of_llama(found.timings, found.tokens_evaluated, found.tokens_predicted)
+    return None
 
 
-def _find_permissively(data: bytes) -> Usage | None:
+def later(before: Usage | None, after: Usage) -> Usage:
+    """What is known after both were reported: the last one wins, and loses nothing that only the first one said, since
+    Anthropic tells of the prompt at first and of the output at last."""
+    if before is None:
+        return after
+    prompt, completion, cached = after.prompt_tokens, after.completion_tokens, after.cached_tokens
+    return Usage(
+        before.prompt_tokens if prompt is None else prompt,
+        before.completion_tokens if completion is None else completion,
+        after.total_tokens,  # that of before does not fit what has come since
+        before.cached_tokens if cached is None else cached,
+    )
+
+
+def find_permissively(data: bytes) -> Usage | None:
+    """The usage that a JSON object reports in which something is malformed: that costs nothing else."""
     try:
-        found = _HOLDER.decode(data)
-        usage = parse_usage(found.usage)
-        if usage is None and bytes(found.response).startswith(b"{"):
-            usage = parse_usage(_HOLDER.decode(found.response).usage)
+        members = {name: [bytes(value)] for name, value in _MEMBERS.decode(data).items()}
     except (msgspec.MsgspecError, RecursionError, ValueError):
         # What the decoder refuses, such as NaN in logprobs, the scanner passes over.
-        return _scan(data)
-    return usage
+        members = _scan(data, _OF_EVENT, len(data))
+    return _of_members(members)
 
 
-def _scan(data: bytes) -> Usage | None:
-    scanner = TopLevelScanner(_USAGE | {b"response"}, value_limit=len(data))
+def _scan(data: bytes, wanted: frozenset[bytes], value_limit: int) -> dict[str, list[bytes]]:
+    scanner = TopLevelScanner(wanted, value_limit=value_limit)
     scanner.feed(data)
-    values = scanner.finish().values
-    usage = _last(values.get("usage", []))
-    if usage is not None or "response" not in values:
-        return usage
-    scanner = TopLevelScanner(_USAGE, value_limit=USAGE_LIMIT)
-    scanner.feed(values["response"][-1])
-    return _last(scanner.finish().values.get("usage", []))
+    return scanner.finish().values
+
+
+def _of_members(members: Mapping[str, list[bytes]]) -> Usage | None:
+    """The usage in the JSON texts of an object's members."""
+    usage = _last(members.get("usage", []))
+    for name in ("response", "message"):
+        if usage is None and name in members:
+            usage = _last(_scan(members[name][-1], _USAGE, USAGE_LIMIT).get("usage", []))
+    if usage is None:
+        usage = _last(members.get("meta_info", []))
+    if usage is None and not _OF_LLAMA.isdisjoint(members):
+        text = b",".join(b'"%b":%b' % (name.encode(), members[name][-1]) for name in _OF_LLAMA & members.keys())
+        try:
+            usage = reported(_REPORT.decode(b"{%b}" % text))
+        except (msgspec.MsgspecError, RecursionError, ValueError):
+            return None
+    return usage
 
 
 def _last(values: list[bytes]) -> Usage | None:
@@ -168,67 +247,75 @@ def _last(values: list[bytes]) -> Usage | None:
 
 
 def parse_usage(value: bytes | msgspec.Raw) -> Usage | None:
-    """Read a usage object: of chat and completions (``prompt_tokens``), or of responses (``input_tokens``).
+    """Read a usage object, of any API.
 
     A count that cannot be read loses no other. None if nothing can be read, as for ``null`` and ``{}``.
     """
     try:
-        return _read(_WELL_FORMED.decode(value))
+        return _read(_COUNTS.decode(value))
     except (msgspec.MsgspecError, RecursionError, ValueError):
         return _parse_permissively(value)
 
 
-def _read(usage: _WellFormed) -> Usage | None:
-    prompt, completion, total = usage.prompt_tokens, usage.completion_tokens, usage.total_tokens
+def _read(counts: Counts) -> Usage | None:
+    prompt, completion, total = counts.prompt_tokens, counts.completion_tokens, counts.total_tokens
+    cached = counts.cache_read_input_tokens
     if prompt is None:
-        prompt = usage.input_tokens
+        prompt = counts.input_tokens
+        if prompt is not None:
+            prompt += (cached or 0) + (counts.cache_creation_input_tokens or 0)
     if completion is None:
-        completion = usage.output_tokens
-    details = usage.prompt_tokens_details
-    cached = None if details is None else details.cached_tokens
-    if cached is None and usage.input_tokens_details is not None:
-        cached = usage.input_tokens_details.cached_tokens
+        completion = counts.output_tokens
+    if cached is None:
+        for details in (counts.prompt_tokens_details, counts.input_tokens_details):
+            if cached is None and details is not None:
+                cached = details.cached_tokens
+        if cached is None:
+            cached = counts.cached_tokens
     if prompt is None and completion is None and total is None and cached is None:
         return None
     return Usage(prompt, completion, total, cached)
 
 
+def _of_llama(timings: _Timings | None, prompt: int | None, completion: int | None) -> Usage | None:
+    cached = None
+    if timings is not None:
+        cached = timings.cache_n
+        if timings.prompt_n is not None:
+            prompt = timings.prompt_n + (cached or 0)
+        if completion is None:
+            completion = timings.predicted_n
+    if prompt is None and completion is None:
+        return None
+    return Usage(prompt, completion, None, cached)
+
+
 def _parse_permissively(value: bytes | msgspec.Raw) -> Usage | None:
+    """The same, each count on its own."""
     try:
         usage = _OBJECT.decode(value)
     except (msgspec.MsgspecError, RecursionError, ValueError):
         return None
-    found = Usage(
-        prompt_tokens=_count(usage, "prompt_tokens", "input_tokens"),
-        completion_tokens=_count(usage, "completion_tokens", "output_tokens"),
-        total_tokens=_count(usage, "total_tokens"),
-        cached_tokens=_cached(usage),
-    )
-    return None if found == _NOTHING else found
-
-
-def _count(usage: dict[str, object], *names: str) -> int | None:
-    for name in names:
-        match usage.get(name):
-            case bool():
-                continue
-            case int() as count if 0 <= count <= _LARGEST:
-                return count
-            case float() as count if 0 <= count <= _LARGEST and count.is_integer():
-                return int(count)
-            case _:
-                continue
-    return None
-
-
-def _cached(usage: dict[str, object]) -> int | None:
+    counts = Counts()
+    for name in _PLAIN_COUNTS:
+        setattr(counts, name, _count(usage.get(name)))
     for name in ("prompt_tokens_details", "input_tokens_details"):
         details = usage.get(name)
         if isinstance(details, dict):
-            count = _count(cast("dict[str, object]", details), "cached_tokens")
-            if count is not None:
-                return count
-    return None
+            setattr(counts, name, _Details(_count(cast("dict[str, object]", details).get("cached_tokens"))))
+    return _read(counts)
 
 
-_NOTHING: Final = Usage(None, None, None, None)
+def _count(value: object) -> int | None:
+    match value:
+        case bool():
+            return None
+        case int() if 0 <= value <= _LARGEST:
+            return value
+        case float() if 0 <= value <= _LARGEST and value.is_integer():
+            return int(value)
+        case _:
+            return None
+
+
+_PLAIN_COUNTS: Final = tuple(name for name in Counts.__struct_fields__ if not name.endswith("_details"))

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trioproxy.apis import openai
-from trioproxy.apis.openai import UNKNOWN_FIELDS, BodyState, FieldReader, RequestFields, field_reader
-from trioproxy.apis.operations import operation_of
+from trioproxy.apis import fields as fields_module
+from trioproxy.apis.fields import UNKNOWN_FIELDS, BodyState, FieldReader, RequestFields, is_json
+from trioproxy.apis.operations import Form
 from trioproxy.errors import Code, ProxyError
 
 UNREADABLE = RequestFields(model=None, stream=False, max_output_tokens=None, user=None, state=BodyState.UNREADABLE)
@@ -23,8 +23,8 @@ def fields(
     return RequestFields(model, stream, max_output_tokens, user, BodyState.READ)
 
 
-def read(body: bytes, *cuts: int) -> RequestFields:
-    reader = FieldReader()
+def read(body: bytes, *cuts: int, form: Form = Form.CHAT) -> RequestFields:
+    reader = FieldReader(form)
     edges = [0, *cuts, len(body)]
     for begin, end in pairwise(edges):
         reader.feed(body[begin:end])
@@ -134,17 +134,61 @@ def test_max_tokens(number: bytes, expected: int | None) -> None:
 
 
 @pytest.mark.parametrize("skipped", [b"null", b'"x"', b"-1"])
-def test_precedence_of_bounds(skipped: bytes) -> None:
-    form = b'{"max_output_tokens":%b,"max_tokens":%b,"max_completion_tokens":%b}'
-    assert read(form % (b"3", b"2", b"1")).max_output_tokens == 1
-    assert read(form % (b"3", b"2", skipped)).max_output_tokens == 2
-    assert read(form % (b"3", skipped, skipped)).max_output_tokens == 3
-    assert read(form % (skipped, skipped, skipped)).max_output_tokens is None
-
-
 @pytest.mark.parametrize(
-    "name", ["model", "stream", "max_tokens", "max_completion_tokens", "max_output_tokens", "user"]
+    ("form", "body"),
+    [
+        (Form.CHAT, b'{"max_tokens":%b,"max_completion_tokens":%b}'),
+        (Form.LLAMA, b'{"max_tokens":%b,"n_predict":%b}'),
+        (Form.GENERATE, b'{"max_tokens":%b,"sampling_params":{"max_new_tokens":%b}}'),
+        (Form.GENERATE, b'{"sampling_params":{"max_tokens":%b,"max_new_tokens":%b}}'),
+    ],
 )
+def test_precedence_of_bounds(form: Form, body: bytes, skipped: bytes) -> None:
+    def most(*values: bytes) -> int | None:
+        text = body % values
+        assert read(text, form=form) == read(text, 7, form=form)
+        return read(text, form=form).max_output_tokens
+
+    assert most(b"2", b"1") == 1
+    assert most(b"2", skipped) == 2
+    assert most(skipped, skipped) is None
+
+
+NAMED: list[tuple[Form, bytes, dict[str, object]]] = [
+    (Form.RESPONSES, b'"max_output_tokens":7', {"max_output_tokens": 7}),
+    (Form.RESPONSES, b'"max_tokens":7', {}),
+    (Form.RESPONSES, b'"previous_response_id":"resp_1"', {"refers_to": "resp_1"}),
+    (Form.RESPONSES, b'"previous_response_id":null', {}),
+    (Form.RESPONSES, b'"previous_response_id":7', {}),
+    (Form.CHAT, b'"previous_response_id":"resp_1","max_output_tokens":7,"n_predict":7', {}),
+    (Form.PLAIN, b'"max_tokens":7', {}),
+    (Form.BATCH, b'"input_file_id":"file-1","endpoint":"/v1/completions"', {"refers_to": "file-1"}),
+    (Form.MESSAGES, b'"max_tokens":7,"metadata":{"user_id":"u"}', {"max_output_tokens": 7, "user": "u"}),
+    (Form.MESSAGES, b'"max_tokens":7,"user":"u"', {"max_output_tokens": 7}),
+    (Form.MESSAGES, b'"metadata":{"user_id":7}', {}),
+    (Form.MESSAGES, b'"metadata":{"user_id":"%b"}' % (b"u" * 5000), {}),
+    (Form.MESSAGES, b'"metadata":"u"', {}),
+    (Form.GENERATE, b'"sampling_params":{"max_new_tokens":7,"x":[1]}', {"max_output_tokens": 7}),
+    (Form.GENERATE, b'"sampling_params":{"x":"%b","max_tokens":7}' % (b"x" * 9000), {"max_output_tokens": 7}),
+    (Form.GENERATE, b'"sampling_params":{"max_new_tokens":7,"x":"%b"}' % (b"x" * 70000), {}),
+    (Form.GENERATE, b'"sampling_params":[{"max_new_tokens":7}]', {}),
+    (Form.GENERATE, b'"sampling_params":{"max_new_tokens":7,"x":NaN}', {}),
+    (Form.GENERATE, b'"sampling_params":null', {}),
+    (Form.LLAMA, b'"n_predict":-1', {}),
+]
+
+
+@pytest.mark.parametrize(("form", "member", "expected"), NAMED)
+def test_names_of_each_api(form: Form, member: bytes, expected: dict[str, object]) -> None:
+    body = b'{"model":"m","stream":true,%b}' % member
+    found = {"max_output_tokens": None, "user": None, "refers_to": None} | expected
+    for cut in range(0, len(body), 1 + len(body) // 100):
+        for said in (read(body, form=form), read(body, cut, form=form)):
+            assert (said.model, said.stream, said.state) == ("m", True, BodyState.READ)
+            assert {name: getattr(said, name) for name in found} == found
+
+
+@pytest.mark.parametrize("name", ["model", "stream", "max_tokens", "max_completion_tokens", "user"])
 @pytest.mark.parametrize("second", [b'"%b":1', b'"%b" : null', b'"%b"\n:{}', b'"\\u00%x%b":1'])
 def test_duplicates_are_refused(name: str, second: bytes) -> None:
     key = name.encode()
@@ -193,29 +237,38 @@ members = st.sampled_from(
         b'"max_tokens":5',
         b'"p":"\\"model\\":"',
         b'"p":":\\"user"',
+        b'"metadata":{"user_id":"u","model":"n"}',
+        b'"metadata":7',
+        b'"sampling_params":{"max_new_tokens":9,"max_tokens":"x"}',
+        b'"sampling_params":[{"max_tokens":9}]',
+        b'"previous_response_id":"r"',
+        b'"input_file_id" : ["f"]',
+        b'"n_predict":3',
+        b'"max_output_tokens":4',
     ]
 )
 
 
-def outcome(body: bytes, *cuts: int) -> RequestFields | str | None:
+def outcome(form: Form, body: bytes, *cuts: int) -> RequestFields | str | None:
     try:
-        return read(body, *cuts)
+        return read(body, *cuts, form=form)
     except ProxyError as refusal:
         return refusal.param
 
 
 @settings(max_examples=500, deadline=None)
 @given(
+    st.sampled_from(Form),
     st.lists(members, max_size=6).map(lambda m: b"{" + b",".join(m) + b"}")
-    | st.lists(pieces).map(lambda p: b"{" + b"".join(p) + b"}")
+    | st.lists(pieces).map(lambda p: b"{" + b"".join(p) + b"}"),
 )
-def test_decoding_a_small_body_at_once_is_the_same_as_scanning_it(body: bytes) -> None:
+def test_decoding_a_small_body_at_once_is_the_same_as_scanning_it(form: Form, body: bytes) -> None:
     # Two pieces are never decoded at once.
-    assert outcome(body) == outcome(body, len(body) // 2)
+    assert outcome(form, body) == outcome(form, body, len(body) // 2)
 
 
 def test_usual_bodies_are_decoded_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(openai, "TopLevelScanner", None)
+    monkeypatch.setattr(fields_module, "TopLevelScanner", None)
     body = {"model": "m", "messages": [{"role": "user", "content": 'é "model" \n'}] * 9, "stream": True, "user": "u"}
     for separators in ((",", ":"), (", ", ": ")):
         text = json.dumps(body, ensure_ascii=False, separators=separators)
@@ -224,7 +277,7 @@ def test_usual_bodies_are_decoded_at_once(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_what_was_fed_may_be_freed_at_once() -> None:
     for size in (10, 9000):
-        reader = FieldReader()
+        reader = FieldReader(Form.CHAT)
         for piece in (b'{"model":"m","p":"' + b"x" * size, b'"}'):
             body = bytearray(piece)
             reader.feed(memoryview(body).toreadonly())
@@ -232,18 +285,7 @@ def test_what_was_fed_may_be_freed_at_once() -> None:
         assert reader.finish().model == "m"
 
 
-def test_who_is_looked_at() -> None:
-    chat = b"/v1/chat/completions"
-    for path in (chat, b"/v1/completions", b"/v1/responses", b"/v1/embeddings"):
-        assert operation_of(b"POST", path).reads
-    for method, path in (
-        (b"GET", chat),
-        (b"post", chat),
-        (b"POST", b"/v1/models"),
-        (b"POST", chat + b"/"),
-        (b"POST", b"/V1/completions"),
-    ):
-        assert not operation_of(method, path).reads
+def test_which_types_are_read() -> None:
     for kind in (
         None,
         b"application/json",
@@ -251,7 +293,7 @@ def test_who_is_looked_at() -> None:
         b"application/vnd.x+json",
         b"application/x-www-form-urlencoded",
     ):
-        assert field_reader(kind) is not None
+        assert is_json(kind)
     for kind in (b"multipart/form-data; boundary=x", b"text/plain", b"", b"application/jsonl"):
-        assert field_reader(kind) is None
+        assert not is_json(kind)
     assert UNKNOWN_FIELDS.state is BodyState.UNKNOWN
