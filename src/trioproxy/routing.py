@@ -132,7 +132,7 @@ class Router:
         return match
 
     def _match(self, method: bytes, operation: Operation, path: bytes) -> Match:
-        text = path.decode("latin-1")
+        text = "/" if path == b"*" else path.decode("latin-1")
         if not operation.open and not any(fits(text, pattern) for pattern in self._allowed):
             raise self._closed(
                 method, text, "only what serves inference is; whoever runs this proxy can add the path to allow_paths"

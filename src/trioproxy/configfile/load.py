@@ -202,11 +202,11 @@ class _Loading:
             self._mistake(("codec",), "llhttp needs the package httptools, which is not installed; take h11")
 
     def _check_routes(self, config: FileConfig) -> None:
+        most = config.settings.limits.bodies_size
         for name, route in config.routes.items():
-            try:
-                route.settings(config.settings)
-            except SettingError as error:
-                self._mistake(("routes", name, f"{error.kind}s", error.name), f"must {error.must}")
+            if route.limits.body_size is not None and route.limits.body_size > most:
+                what = "must not be above 'bodies_size' in [limits], or a body that is allowed would never find room"
+                self._mistake(("routes", name, "limits", "body_size"), what)
         if not self._mistakes:
             self._check_topology(config)
 

@@ -64,10 +64,15 @@ class RouteDeadlines:
     """Deadlines of this route, in place of those in [deadlines]."""
 
     connect: Seconds | None = None
+    """Until a connection to an endpoint stands."""
     first_byte: Seconds | None = None
+    """From the request's last byte to the response's head."""
     first_event: Seconds | None = None
+    """From the head of a streamed response to its first event."""
     idle: Seconds | None = None
+    """Between two reads of a response that has begun."""
     total: Seconds | None = None
+    """From the request's head to the response's end."""
 
 
 @final
@@ -137,7 +142,7 @@ class FileConfig:
 
     @property
     def topology(self) -> Topology:
-        """The pools and routes, as a proxy takes them. Raises SettingError for what a route cannot have."""
+        """The pools and routes, as a proxy takes them."""
         pools = {name: PoolSpec(endpoints=pool.endpoints) for name, pool in self.pools.items()}
         routes = (
             RouteSpec(
