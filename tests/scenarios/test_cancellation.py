@@ -562,10 +562,10 @@ def _httpx(scene: Bench, *, read: float) -> httpx.AsyncClient:
 
 
 async def test_latency_of_aborts_one_after_another() -> None:
-    """p99 under 5 ms; the best of three attempts, since the machine has other things to do."""
+    """p99 under 5 ms; the best of some attempts of 0.1 s, since the machine has other things to do."""
     best = float("inf")
     async with bench() as scene:
-        for _ in range(3):
+        for _ in range(10):
             latencies: list[float] = []
             for _ in range(200):
                 client = await prefill(scene)

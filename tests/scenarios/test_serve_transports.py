@@ -128,14 +128,17 @@ def test_a_certificate_is_read_again_on_sighup(mock: str, start: Callable[..., R
     _, before = ask(where)
     write_files(tmp_path, authority().ca.issue_cert("localhost", common_name="the new one"))
     proxy.process.send_signal(signal.SIGHUP)
-    assert proxy.line() == "read the certificate again, for connections from now on"
+    said = proxy.line()
+    assert said.startswith("read the configuration again: the content of ")
+    assert said.endswith(" changed, for requests from now on")
     answer, after = ask(where)
     assert is_list(answer)
     assert "the new one" in str(after)
     assert "the new one" not in str(before)
     chain.write_text("nonsense")
     proxy.process.send_signal(signal.SIGHUP)
-    assert "WARNING kept the certificate as it was: there is no PEM certificate in " in proxy.error()
+    assert "WARNING kept the configuration as it was, since the new one is wrong:" in proxy.error()
+    assert "--tls-cert: there is no PEM certificate in " in proxy.error()
     assert ask(where)[1] == after
 
 
@@ -144,7 +147,7 @@ def test_sighup_without_a_certificate_ends_nothing(mock: str, start: Callable[..
     where = proxy.where()
     proxy.line()
     proxy.process.send_signal(signal.SIGHUP)
-    assert proxy.line() == "SIGHUP: there is no certificate to read again"
+    assert proxy.line() == "read the configuration again: nothing has changed"
     assert is_list(ask(where)[0])
 
 
