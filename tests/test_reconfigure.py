@@ -203,7 +203,7 @@ async def test_the_name_of_a_new_upstream_is_looked_up() -> None:
         [(host, port)] = await nursery.start(proxy.serve)
         proxy.reconfigure([f"http://localhost:{listener.socket.getsockname()[1]}"])
         client = await trio.open_tcp_stream(host, port)
-        await client.send_all(get("/", "Connection: close").encode())
+        await client.send_all(get("/v1/models", "Connection: close").encode())
         assert (await read_all(client)).endswith(b"ok")
         await client.aclose()
         nursery.cancel_scope.cancel()
