@@ -183,7 +183,7 @@ class Dies(Correct):
     async def forward(self, client: trio.SocketStream, request: Request) -> None:
         self.served += 1
         if self.served == 4:
-            print("out of luck", flush=True)
+            print("\x1b[31mout of\x1b[0m \x07luck", flush=True)
             os._exit(9)
         await super().forward(client, request)
 

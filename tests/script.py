@@ -24,6 +24,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from links import CHOSEN
+from opened import opened
 from trioproxy import Proxy, Settings
 from trioproxy.net import Address
 from trioproxy.transport import Transport
@@ -192,7 +193,7 @@ class Conversation:
         self.link: Final = CHOSEN.link
         urls = [self.link.url(f"10.0.0.{number}") for number in range(1, upstreams + 1)]
         self.proxy: Final = Proxy(
-            urls,
+            opened(*urls),
             settings=dataclasses.replace(settings, codec=CHOSEN.codec),
             upstream_tls=self.link.upstream_tls,
             connector=self._connect,

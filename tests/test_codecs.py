@@ -29,7 +29,7 @@ async def main():
         proxy = trioproxy.Proxy([f"http://127.0.0.1:{listener.socket.getsockname()[1]}"])
         [address] = await nursery.start(proxy.serve)
         async with await trio.open_tcp_stream(*address) as stream:
-            await stream.send_all(b"GET / HTTP/1.1\\r\\nHost: a\\r\\nConnection: close\\r\\n\\r\\n")
+            await stream.send_all(b"GET /v1/models HTTP/1.1\\r\\nHost: a\\r\\nConnection: close\\r\\n\\r\\n")
             async for data in stream:
                 print(data.decode())
         nursery.cancel_scope.cancel()

@@ -17,7 +17,7 @@ LAYERS = (
     {"errors", "process", "transport", "ledger", "units"},
     {"http1", "net"},
     {"config", "apis", "body", "upstream.endpoint"},
-    {"pace", "phases", "upstream"},
+    {"topology", "pace", "phases", "upstream"},
     {"downstream", "configfile", "record", "routing"},
     {"relay", "upload", "runtime"},
     {"answer"},

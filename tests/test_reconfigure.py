@@ -11,6 +11,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from certificates import trusting_context
 from links import CHOSEN
+from opened import opened
 from script import OK, OK_HEARD, Conversation, asked, conversation, forwarded, get, message, post, read_all, relayed
 from trioproxy import Deadlines, Limits, Proxy, Settings
 from trioproxy.ledger import BodyLedger
@@ -22,7 +23,7 @@ STREAM_HEARD = relayed("HTTP/1.1 200 OK", "Content-Type: text/event-stream", "Co
 def reconfigure(talk: Conversation, *hosts: str, settings: Settings | None = None) -> None:
     """Give it these upstreams."""
     talk.proxy.reconfigure(
-        [talk.link.url(host) for host in hosts],
+        opened(*(talk.link.url(host) for host in hosts)),
         settings=dataclasses.replace(settings or Settings(), codec=CHOSEN.codec),
         upstream_tls=talk.link.upstream_tls,
     )
@@ -102,7 +103,7 @@ async def test_with_another_context_no_connection_of_the_old_one_is_used(autojum
         client, upstream = await asked(talk, get())
         await upstream.says(OK)
         await client.hears(OK_HEARD)
-        talk.proxy.reconfigure([talk.link.url("10.0.0.1")], upstream_tls=trusting_context())
+        talk.proxy.reconfigure(opened(talk.link.url("10.0.0.1")), upstream_tls=trusting_context())
         await upstream.hears_end()
         await client.says(get("/again"))
         await (await talk.upstream()).hears(forwarded("GET /again HTTP/1.1"))
@@ -202,7 +203,7 @@ async def test_the_name_of_a_new_upstream_is_looked_up() -> None:
         [(host, port)] = await nursery.start(proxy.serve)
         proxy.reconfigure([f"http://localhost:{listener.socket.getsockname()[1]}"])
         client = await trio.open_tcp_stream(host, port)
-        await client.send_all(get("/", "Connection: close").encode())
+        await client.send_all(get("/v1/models", "Connection: close").encode())
         assert (await read_all(client)).endswith(b"ok")
         await client.aclose()
         nursery.cancel_scope.cancel()

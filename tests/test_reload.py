@@ -73,7 +73,7 @@ def test_what_takes_a_restart_is_said_and_the_rest_applies(
     for _ in range(2):
         write(file, 'listen = [":1"]\nupstreams = ["http://b"]\n[tls]\ncert = "chain.pem"\nkey = "key.pem"\n')
         served.reload()
-        assert served.loaded.config.endpoints == ("http://b",)
+        assert served.loaded.config.topology.endpoints == ("http://b",)
         assert served.loaded.tls.server is None
         assert caplog.messages[-1] == "listen, tls.cert, tls.key changed: that takes a restart"
     assert capsys.readouterr().out == (
@@ -113,7 +113,7 @@ def test_values_from_elsewhere_are_not_said(
     served = serving(write(file, 'upstreams = ["http://a"]'))
     write(file, 'upstreams = ["${UPSTREAM}"]')
     served.reload()
-    assert served.loaded.config.endpoints == ("http://s3cr3t",)
+    assert served.loaded.config.topology.endpoints == ("http://s3cr3t",)
     assert "s3cr3t" not in capsys.readouterr().out
 
 

@@ -14,6 +14,7 @@ import pytest
 import trio
 from trio.testing import MockClock, memory_stream_pair, wait_all_tasks_blocked
 
+from opened import opened
 from script import OK, OK_HEARD, conversation, get, message, read_all, relayed
 from trioproxy import Proxy, Settings, server
 from trioproxy.exchange import Exchange
@@ -34,16 +35,16 @@ def test_what_a_proxy_cannot_be_made_of() -> None:
 
 
 def test_a_proxy_can_be_made_outside_of_trio() -> None:
-    assert Proxy(["http://model:8000"]).statistics().connections == 0
+    assert Proxy(opened("http://model:8000")).statistics().connections == 0
 
 
 async def test_it_tells_where_it_listens_and_two_cannot_listen_at_one_place() -> None:
-    proxy = Proxy(["http://127.0.0.1:1"])
+    proxy = Proxy(opened("http://127.0.0.1:1"))
     async with trio.open_nursery() as nursery:
         (address,) = await nursery.start(proxy.serve)
         assert address[0] == "127.0.0.1"
         with pytest.raises(OSError) as caught:
-            await Proxy(["http://127.0.0.1:1"]).serve(*address)
+            await Proxy(opened("http://127.0.0.1:1")).serve(*address)
         assert caught.value.errno == errno.EADDRINUSE
         stream = await trio.open_tcp_stream(*address)
         await stream.send_all(get().encode())
@@ -60,7 +61,7 @@ async def test_two_proxies_share_nothing(autojump_clock: MockClock) -> None:
         via = (await upstream.takes()).partition("via: 1.1 ")[2].partition("\r\n")[0]
         await upstream.says(OK)
         await client.hears(OK_HEARD)
-        assert other.proxy.statistics() == Proxy(["http://10.0.0.1:80"]).statistics()
+        assert other.proxy.statistics() == Proxy(opened("http://10.0.0.1:80")).statistics()
         # The other one has an idle connection of its own to open, and takes the name of the first for no loop.
         client = await other.client()
         await client.says(get("/", f"Via: 1.1 {via}"))
@@ -94,7 +95,7 @@ async def test_cancelling_serve_ends_everything() -> None:
     async with trio.open_nursery() as nursery:
         (listener,) = await nursery.start(partial(trio.serve_tcp, upstream, 0, host="127.0.0.1"))
         port = listener.socket.getsockname()[1]
-        proxy = Proxy([f"http://127.0.0.1:{port}"])
+        proxy = Proxy(opened(f"http://127.0.0.1:{port}"))
         async with trio.open_nursery() as serving:
             (address,) = await serving.start(proxy.serve)
             idle, waiting, uploading = [await trio.open_tcp_stream(*address) for _ in range(3)]
@@ -132,7 +133,7 @@ async def test_a_stream_can_be_served_without_a_listener_and_leaves_nothing_open
         transports.append(StreamTransport(near))
         return transports[0]
 
-    proxy = Proxy(["http://10.0.0.1:80"], connector=connector)
+    proxy = Proxy(opened("http://10.0.0.1:80"), connector=connector)
     near, far = memory_stream_pair()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(proxy.serve_stream, far)
@@ -239,7 +240,7 @@ async def test_accepting_goes_on_after_an_error(
         return accept_nowait(listener)
 
     monkeypatch.setattr(Listener, "accept_nowait", failing)
-    proxy = Proxy(["http://127.0.0.1:1"])
+    proxy = Proxy(opened("http://127.0.0.1:1"))
     async with trio.open_nursery() as nursery:
         (address,) = await nursery.start(proxy.serve)
         with trio.fail_after(2):
@@ -276,7 +277,7 @@ async def test_a_name_is_looked_up_while_clients_are_served_and_a_failure_is_no_
 
     monkeypatch.setattr("trioproxy.upstream.endpoint.look_up", look_up)
     monkeypatch.setattr(server, "_RESOLVE_RETRY", 0.05)
-    proxy = Proxy(["http://model:80"], settings=Settings(resolve_interval=0.1), connector=connector)
+    proxy = Proxy(opened("http://model:80"), settings=Settings(resolve_interval=0.1), connector=connector)
     near, far = memory_stream_pair()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(proxy.serve_stream, far)

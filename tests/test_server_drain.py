@@ -8,6 +8,7 @@ import pytest
 import trio
 from trio.testing import MockClock, memory_stream_pair, wait_all_tasks_blocked
 
+from opened import opened
 from script import CLIENT, OK, OK_CLOSED, OK_HEARD, conversation, forwarded, get, message, read_all, relayed
 from transports import BareStream
 from trioproxy import Deadlines, Proxy, Settings
@@ -136,7 +137,7 @@ async def test_a_drained_proxy_stops_listening_and_serve_returns_when_the_last_r
 
     async with trio.open_nursery() as nursery:
         (listener,) = await nursery.start(partial(trio.serve_tcp, upstream, 0, host="127.0.0.1"))
-        proxy = Proxy([f"http://127.0.0.1:{listener.socket.getsockname()[1]}"])
+        proxy = Proxy(opened(f"http://127.0.0.1:{listener.socket.getsockname()[1]}"))
         with trio.fail_after(10):
             async with trio.open_nursery() as serving:
                 (address,) = await serving.start(proxy.serve)
@@ -160,7 +161,7 @@ async def test_a_drain_closes_an_idle_client_on_a_stream_that_cannot_be_closed_a
     autojump_clock: MockClock,
 ) -> None:
     """A stream that has only ``aclose``, as any may."""
-    proxy = Proxy(["http://10.0.0.1:80"])
+    proxy = Proxy(opened("http://10.0.0.1:80"))
     near, far = memory_stream_pair()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(proxy.serve_stream, BareStream(far), CLIENT)

@@ -12,6 +12,7 @@ import pytest
 import trio
 
 from certificates import authority, server_context, trusting_context, write_files
+from opened import opened
 from script import get, read_all
 from transports import tcp_pair
 from trioproxy import Deadlines, Proxy, ServerTls, Settings
@@ -66,7 +67,7 @@ async def test_tls_on_both_sides(tmp_path: Path) -> None:
 
     _, chain, key = write_files(tmp_path)
     async with upstream(note, server_context()) as url, trio.open_nursery() as nursery:
-        proxy = Proxy([url], upstream_tls=trusting_context())
+        proxy = Proxy(opened(url), upstream_tls=trusting_context())
         [(host, port)] = await nursery.start(partial(proxy.serve, tls=ServerTls(chain, key)))
         for _ in range(2):
             plain = await trio.open_tcp_stream(host, port)
@@ -98,7 +99,7 @@ async def test_an_upstream_that_is_not_who_it_should_be(cert: str, what: str, ca
 
     trust = trusting_context() if cert != "good" else None  # the system's authorities do not know ours
     async with upstream(never, server_context(getattr(authority(), cert))) as url, trio.open_nursery() as nursery:
-        proxy = Proxy([url], upstream_tls=trust)
+        proxy = Proxy(opened(url), upstream_tls=trust)
         [address] = await nursery.start(proxy.serve)
         stream = await trio.open_tcp_stream(*address)
         heard = await ask(stream, get("/", CLOSE))
@@ -117,7 +118,7 @@ async def test_another_upstream_stands_in_for_one_whose_certificate_is_wrong() -
         upstream(answer, server_context()) as good,
         trio.open_nursery() as nursery,
     ):
-        [address] = await nursery.start(Proxy([bad, good], upstream_tls=trusting_context()).serve)
+        [address] = await nursery.start(Proxy(opened(bad, good), upstream_tls=trusting_context()).serve)
         stream = await trio.open_tcp_stream(*address)
         assert (await ask(stream, get("/", CLOSE))).endswith("ok")
         await stream.aclose()
@@ -128,7 +129,7 @@ async def test_a_new_certificate_is_for_new_connections(tmp_path: Path) -> None:
     _, chain, key = write_files(tmp_path)
     tls = ServerTls(chain, key)
     async with upstream(answer, None) as url, trio.open_nursery() as nursery:
-        [(host, port)] = await nursery.start(partial(Proxy([url]).serve, tls=tls))
+        [(host, port)] = await nursery.start(partial(Proxy(opened(url)).serve, tls=tls))
 
         async def connect() -> trio.SSLStream[trio.SocketStream]:
             plain = await trio.open_tcp_stream(host, port)
@@ -150,7 +151,7 @@ async def test_a_new_certificate_is_for_new_connections(tmp_path: Path) -> None:
 
 async def test_a_client_that_never_shakes_hands_is_let_go(tmp_path: Path) -> None:
     _, chain, key = write_files(tmp_path)
-    proxy = Proxy(["http://127.0.0.1:1"], settings=Settings(deadlines=Deadlines(handshake=0.1)))
+    proxy = Proxy(opened("http://127.0.0.1:1"), settings=Settings(deadlines=Deadlines(handshake=0.1)))
     async with trio.open_nursery() as nursery:
         [address] = await nursery.start(partial(proxy.serve, tls=ServerTls(chain, key)))
         silent = await trio.open_tcp_stream(*address)
@@ -165,7 +166,7 @@ async def test_a_client_that_never_shakes_hands_is_let_go(tmp_path: Path) -> Non
 
 
 async def test_a_drain_does_not_wait_for_handshakes() -> None:
-    proxy = Proxy(["http://127.0.0.1:1"])
+    proxy = Proxy(opened("http://127.0.0.1:1"))
     async with trio.open_nursery() as nursery:
         [address] = await nursery.start(partial(proxy.serve, tls=server_context()))
         silent = await trio.open_tcp_stream(*address)
@@ -187,7 +188,7 @@ async def _ends(stream: trio.abc.Stream) -> bool:
 async def test_an_idle_client_is_told_goodbye() -> None:
     """When its time is up, and when the proxy drains: a proper end, not a cut."""
     for settings, drains in ((Settings(deadlines=Deadlines(client_keep_alive=0.1)), False), (Settings(), True)):
-        proxy = Proxy(["http://127.0.0.1:1"], settings=settings)
+        proxy = Proxy(opened("http://127.0.0.1:1"), settings=settings)
         async with trio.open_nursery() as nursery:
             [(host, port)] = await nursery.start(partial(proxy.serve, tls=server_context()))
             plain = await trio.open_tcp_stream(host, port)
@@ -215,7 +216,7 @@ async def test_a_stream_of_somebody_elses_tls_can_be_served() -> None:
             left.set()
 
     async with upstream(prefill, None) as url, trio.open_nursery() as nursery:
-        proxy = Proxy([url])
+        proxy = Proxy(opened(url))
         theirs, ours = _socket_streams()
         served = trio.SSLStream(ours, server_context(), server_side=True, https_compatible=True)
         nursery.start_soon(proxy.serve_stream, served)
@@ -239,7 +240,7 @@ def _socket_streams() -> tuple[trio.SocketStream, trio.SocketStream]:
 async def test_several_listeners_of_several_kinds(tmp_path: Path) -> None:
     async with upstream(answer, None) as url, trio.open_nursery() as nursery:
         listeners = [*await listen("127.0.0.1", 0), listen_unix(str(tmp_path / "proxy"))]
-        names = await nursery.start(Proxy([url]).serve_listeners, listeners)
+        names = await nursery.start(Proxy(opened(url)).serve_listeners, listeners)
         assert names == [listener.name for listener in listeners]
         for stream in (
             await trio.open_tcp_stream(*listeners[0].address),
@@ -254,8 +255,8 @@ async def test_several_listeners_of_several_kinds(tmp_path: Path) -> None:
 async def test_an_upstream_at_a_unix_socket(tmp_path: Path) -> None:
     model = listen_unix(str(tmp_path / "model"))
     async with upstream(answer, None) as url, trio.open_nursery() as nursery:
-        await nursery.start(Proxy([url]).serve_listeners, [model])  # a proxy is a model server too
-        [address] = await nursery.start(Proxy([f"unix:{tmp_path / 'model'}"]).serve)
+        await nursery.start(Proxy(opened(url)).serve_listeners, [model])  # a proxy is a model server too
+        [address] = await nursery.start(Proxy(opened(f"unix:{tmp_path / 'model'}")).serve)
         stream = await trio.open_tcp_stream(*address)
         assert (await ask(stream, get("/", CLOSE))).endswith("ok")
         await stream.aclose()

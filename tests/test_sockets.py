@@ -12,6 +12,7 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
+from opened import opened
 from script import OK, get, message, post
 from trioproxy import Deadlines, Proxy, Settings
 
@@ -89,7 +90,7 @@ async def sockets(**seconds: float) -> AsyncGenerator[Sockets, None]:
         await listener.bind(("127.0.0.1", 0))
         listener.listen()
         proxy = Proxy(
-            [f"http://127.0.0.1:{listener.getsockname()[1]}"], settings=Settings(deadlines=Deadlines(**seconds))
+            opened(f"http://127.0.0.1:{listener.getsockname()[1]}"), settings=Settings(deadlines=Deadlines(**seconds))
         )
         with trio.fail_after(10):
             async with trio.open_nursery() as nursery:

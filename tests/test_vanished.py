@@ -15,6 +15,7 @@ import trio
 from trio.testing import MockClock, memory_stream_pair, wait_all_tasks_blocked
 
 from network import End, Network, Peer, Script
+from opened import opened
 from script import get, message, post
 from trioproxy import Deadlines, Proxy, Settings
 
@@ -29,7 +30,7 @@ class Scene:
     def __init__(self, nursery: trio.Nursery, settings: Settings, connections: Sequence[Script]) -> None:
         self._nursery = nursery
         self._network = Network(nursery, {80: connections})
-        self.proxy: Final = Proxy(["http://10.0.0.1"], settings=settings, connector=self._network.connect)
+        self.proxy: Final = Proxy(opened("http://10.0.0.1"), settings=settings, connector=self._network.connect)
         self.client = self.connect()
 
     @property

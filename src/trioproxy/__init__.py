@@ -14,6 +14,7 @@ from .process import fix_mmap_threshold
 from .record import Outcome
 from .runtime import Statistics
 from .server import Proxy
+from .topology import PoolSpec, RouteSpec, Topology
 from .upstream.group import PoolStatistics
 
 if TYPE_CHECKING:
@@ -27,15 +28,18 @@ __all__ = [
     "Limits",
     "Listener",
     "Outcome",
+    "PoolSpec",
     "PoolStatistics",
     "PoolTransport",
     "Proxy",
     "ProxyError",
     "RequestPhase",
     "ResponseView",
+    "RouteSpec",
     "ServerTls",
     "Settings",
     "Statistics",
+    "Topology",
     "UseAfterMove",
     "client_context",
     "fix_mmap_threshold",

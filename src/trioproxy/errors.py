@@ -26,6 +26,8 @@ class Code(enum.Enum):
 
     BAD_REQUEST = "bad_request"
     DUPLICATE_FIELD = "duplicate_field"
+    PATH_NOT_ALLOWED = "path_not_allowed"
+    MODEL_NOT_FOUND = "model_not_found"
     METHOD_NOT_ALLOWED = "method_not_allowed"
     REQUEST_TIMEOUT = "request_timeout"
     BODY_TOO_LARGE = "body_too_large"
@@ -65,6 +67,8 @@ class Rule(NamedTuple):
 RULES: Final[dict[Code, Rule]] = {
     Code.BAD_REQUEST: Rule(400, Fault.CLIENT, False),
     Code.DUPLICATE_FIELD: Rule(400, Fault.CLIENT, False),
+    Code.PATH_NOT_ALLOWED: Rule(404, Fault.CLIENT, False),
+    Code.MODEL_NOT_FOUND: Rule(404, Fault.CLIENT, False),
     Code.METHOD_NOT_ALLOWED: Rule(405, Fault.CLIENT, False),
     Code.REQUEST_TIMEOUT: Rule(408, Fault.CLIENT, False),
     Code.BODY_TOO_LARGE: Rule(413, Fault.CLIENT, False),

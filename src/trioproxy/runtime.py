@@ -10,7 +10,7 @@ import logging
 import secrets
 import ssl
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, final
 
@@ -23,9 +23,10 @@ from .http1 import HeadLimits, HeadParser, head_parser
 from .ledger import BodyLedger
 from .net import Connector, connect
 from .record import Outcome, Phase, RequestRecord
-from .routing import Route, Router
+from .routing import Router
+from .topology import Topology
 from .upstream.endpoint import Endpoint
-from .upstream.group import Group, PoolStatistics
+from .upstream.group import Groups, PoolStatistics
 from .upstream.request import Forwarder
 
 _logger: Final = logging.getLogger("trioproxy")
@@ -72,9 +73,9 @@ class Terms:
         return cls(settings, head_parser(settings.codec), head_limits, router)
 
 
-def _threads_for(upstreams: Sequence[str]) -> int:
+def _threads_for(topology: Topology) -> int:
     """How many names may be looked up at a time."""
-    return max(4, len(upstreams))
+    return max(4, len(topology.endpoints))
 
 
 @final
@@ -83,20 +84,20 @@ class Runtime:
 
     def __init__(
         self,
-        upstreams: Sequence[str],
+        topology: Topology,
         settings: Settings,
         connector: Connector = connect,
         upstream_tls: ssl.SSLContext | None = None,
     ) -> None:
-        self.group: Final = Group(connector)
-        self.terms = self._terms(settings)
+        self.groups: Final = Groups(connector)
+        self._have(topology, settings, upstream_tls)
+        self.terms = Terms.of(settings, Router(topology, self.groups.by_name, settings))
         """Of the requests that begin from now on."""
         self.instance: Final = secrets.token_hex(4)
         self.ledger: Final = BodyLedger(settings.limits.bodies_size)
         self.forwarder: Final = Forwarder(f"trioproxy-{self.instance}".encode())
         self.date: Final = DateField()
-        self.group.replace(upstreams, keep_alive=settings.deadlines.upstream_keep_alive, tls=upstream_tls)
-        self.resolver_limiter: Final = trio.CapacityLimiter(_threads_for(upstreams))
+        self.resolver_limiter: Final = trio.CapacityLimiter(_threads_for(topology))
         self.draining = False
         self.connections = 0
         self.handshakes_failed = 0
@@ -110,22 +111,23 @@ class Runtime:
         self._passed_over: Final[set[Endpoint]] = set()
         """Endpoints that could not be connected to the last time."""
 
-    def _terms(self, settings: Settings) -> Terms:
-        return Terms.of(settings, Router([Route("default", self.group, settings)]))
-
     @property
     def settings(self) -> Settings:
         """The settings of now."""
         return self.terms.settings
 
-    def reconfigure(self, upstreams: Sequence[str], settings: Settings, upstream_tls: ssl.SSLContext | None) -> None:
+    def _have(self, topology: Topology, settings: Settings, upstream_tls: ssl.SSLContext | None) -> None:
+        endpoints = {name: pool.endpoints for name, pool in topology.pools.items()}
+        self.groups.replace(endpoints, keep_alive=settings.deadlines.upstream_keep_alive, tls=upstream_tls)
+
+    def reconfigure(self, topology: Topology, settings: Settings, upstream_tls: ssl.SSLContext | None) -> None:
         """As :meth:`trioproxy.Proxy.reconfigure`."""
-        terms = self._terms(settings)
-        self.group.replace(upstreams, keep_alive=settings.deadlines.upstream_keep_alive, tls=upstream_tls)
-        self.terms = terms
+        head_parser(settings.codec)  # which may be missing: nothing has changed then
+        self._have(topology, settings, upstream_tls)
+        self.terms = Terms.of(settings, Router(topology, self.groups.by_name, settings))
         self.ledger.resize(settings.limits.bodies_size)
-        self.resolver_limiter.total_tokens = _threads_for(upstreams)
-        self._passed_over.intersection_update([pool.endpoint for pool in self.group.pools])
+        self.resolver_limiter.total_tokens = _threads_for(topology)
+        self._passed_over.intersection_update([pool.endpoint for pool in self.groups.pools])
 
     def next_request_id(self) -> str:
         """An id that is unique within the process and, almost surely, among processes."""
@@ -137,7 +139,7 @@ class Runtime:
 
         Nobody else would tell: the request succeeds. Told once, until it can be reached again.
         """
-        if len(self.group.pools) > 1 and endpoint not in self._passed_over:
+        if len(self.groups.pools) > 1 and endpoint not in self._passed_over:
             self._passed_over.add(endpoint)
             _logger.warning("an upstream is passed over: %s", endpoint.said(error.detail or error.message))
 
@@ -168,7 +170,7 @@ class Runtime:
             connections=self.connections,
             handshakes_failed=self.handshakes_failed,
             in_flight={phase.value: count for phase, count in self.in_flight.items()},
-            pool=self.group.statistics(),
+            pool=self.groups.statistics(),
             body_bytes_held=self.ledger.held,
             body_violations=self.ledger.violations,
             outcomes={outcome.value: self.outcomes[outcome] for outcome in Outcome},

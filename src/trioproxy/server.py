@@ -20,6 +20,7 @@ from .config import Settings
 from .connection import ClientConnection
 from .net import Connector, Listener, ServerTls, TlsError, connect, interval_for, listen, start_tls, transport_for
 from .runtime import Runtime, Statistics
+from .topology import Topology
 from .transport import Transport
 from .upstream.endpoint import Endpoint
 from .upstream.pool import Pool
@@ -52,23 +53,24 @@ class Proxy:
     Nothing runs before :meth:`serve` or :meth:`serve_stream`; cancelling those ends everything that they started. Two
     proxies in one process share nothing.
 
-    :param upstreams: URLs like ``http://HOST:PORT``, ``https://HOST:PORT`` or ``unix:/PATH``, tried in turn.
+    :param upstreams: URLs like ``http://HOST:PORT``, ``https://HOST:PORT`` or ``unix:/PATH``, which take turns; or a
+        :class:`trioproxy.Topology`, with pools, routes and the paths that are open beside those of inference.
     :param settings: deadlines, limits and modes.
     :param upstream_tls: for upstreams that speak TLS: whom to trust, and what to show. None for the system's
         authorities; :func:`trioproxy.client_context` makes others.
     :param connector: how connections to upstreams are opened, for tests with a network of their own.
-    :raises ValueError: an upstream is not such a URL, or there is none.
+    :raises ValueError: an upstream is not such a URL, or there is none; a route leads nowhere.
     """
 
     def __init__(
         self,
-        upstreams: Sequence[str],
+        upstreams: Sequence[str] | Topology,
         *,
         settings: Settings | None = None,
         upstream_tls: ssl.SSLContext | None = None,
         connector: Connector = connect,
     ) -> None:
-        self._runtime = Runtime(_several(upstreams), settings or Settings(), connector, upstream_tls)
+        self._runtime = Runtime(_topology(upstreams), settings or Settings(), connector, upstream_tls)
         self._connections: set[ClientConnection] = set()
         self._accepting: set[trio.CancelScope] = set()
         """What brings new connections about: listening, and the handshakes of TLS. A drain ends it."""
@@ -79,7 +81,7 @@ class Proxy:
 
     def reconfigure(
         self,
-        upstreams: Sequence[str],
+        upstreams: Sequence[str] | Topology,
         *,
         settings: Settings | None = None,
         upstream_tls: ssl.SSLContext | None = None,
@@ -95,7 +97,7 @@ class Proxy:
         :raises ValueError: an upstream is no URL, or there is none. Nothing has changed then.
         :raises ImportError: the library of ``codec`` is not installed. Nothing has changed then.
         """
-        self._runtime.reconfigure(_several(upstreams), settings or Settings(), upstream_tls)
+        self._runtime.reconfigure(_topology(upstreams), settings or Settings(), upstream_tls)
 
     def statistics(self) -> Statistics:
         """What the proxy is doing and has done."""
@@ -266,15 +268,15 @@ class Proxy:
         finally:
             self._users -= 1
             if not self._users:
-                for pool in self._runtime.group.pools:
+                for pool in self._runtime.groups.pools:
                     pool.close_idle()
 
     async def _tend_pools(self, nursery: trio.Nursery) -> None:
         """Start what each pool needs, for those too that come later."""
-        group = self._runtime.group
+        groups = self._runtime.groups
         tended: set[Pool] = set()
         while True:
-            changed, pools = group.changed, group.pools
+            changed, pools = groups.changed, groups.pools
             for pool in pools:
                 if pool not in tended:
                     nursery.start_soon(self._tend, pool)
@@ -293,14 +295,14 @@ class Proxy:
         while True:
             patience = self._runtime.settings.deadlines.vanished
             if patience == math.inf:
-                await self._runtime.group.changed.wait()
+                await self._runtime.groups.changed.wait()
                 continue
             interval = interval_for(patience)
             await trio.sleep(interval)
             if trio.current_time() < self._peers_watched + interval:
                 continue  # another user of this proxy does it
             self._peers_watched = trio.current_time()
-            for pool in self._runtime.group.pools:
+            for pool in self._runtime.groups.pools:
                 pool.watch_peers(patience)
             for count, connection in enumerate(list(self._connections)):
                 if count % _WATCHED_BEFORE_YIELD == 0:
@@ -317,12 +319,10 @@ class Proxy:
             await trio.sleep(self._runtime.settings.resolve_interval if endpoint.resolved else _RESOLVE_RETRY)
 
 
-def _several(upstreams: Sequence[str]) -> Sequence[str]:
-    if isinstance(upstreams, str):
-        raise TypeError("upstreams is a list of URLs: give [url] for a single one")
-    if not upstreams:
-        raise ValueError("a proxy needs at least one upstream, like http://127.0.0.1:8000")
-    return upstreams
+def _topology(upstreams: Sequence[str] | Topology) -> Topology:
+    topology = upstreams if isinstance(upstreams, Topology) else Topology.of(upstreams)
+    topology.check()
+    return topology
 
 
 def _context_of(tls: ServerTls | ssl.SSLContext | None) -> ssl.SSLContext | None:

@@ -21,7 +21,7 @@ _OFF: Final = ("off", "inf")
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)  # by identity, since hints that have it must be hashable
 class Quantity:
     """A number that has a unit.
 

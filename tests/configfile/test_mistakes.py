@@ -74,7 +74,9 @@ def test_a_flag_wins_and_is_named_when_it_is_wrong(tmp_path: Path) -> None:
         ("upstreams",): Override("--upstream", ("http://b",)),
         ("pools",): Override("--upstream", {}),
     }
-    assert loaded(tmp_path, "[pools.default]\nendpoints = ['http://a']", upstreams).config.endpoints == ("http://b",)
+    assert loaded(tmp_path, "[pools.default]\nendpoints = ['http://a']", upstreams).config.topology.endpoints == (
+        "http://b",
+    )
     assert mistakes(tmp_path, text, {("tls", "cert"): Override("--tls-cert", tmp_path / "no")}) == [
         "--tls-cert: cannot read 'no': No such file or directory"
     ]

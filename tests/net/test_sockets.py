@@ -376,7 +376,7 @@ def test_without_files_left_accepting_goes_on_and_recovers() -> None:
                 with trio.fail_after(1):
                     while proxy.statistics().connections != 16:
                         await trio.sleep(0.01)
-                waiting.sendall(b"GET / HTTP/1.1\\r\\nHost: a\\r\\n\\r\\n")
+                waiting.sendall(b"GET /v1/models HTTP/1.1\\r\\nHost: a\\r\\n\\r\\n")
                 await trio.sleep(0.1)
                 print(waiting.recv(12))
                 nursery.cancel_scope.cancel()

@@ -30,6 +30,7 @@ from trio._core import _run
 
 from certificates import authority, server_context, trusting_context
 from network import End, Line, Network, Script, as_it_is, connection, perform, stream_of
+from opened import opened
 from tls_end import TlsEnd
 from trioproxy import Proxy, Settings
 from trioproxy.connection import ClientConnection
@@ -268,13 +269,13 @@ async def _stage(scenario: Scenario, kind: Kind, stepper: Stepper, log: list[str
                 stepper.running = True
                 scripts.start_soon(perform, scenario.client, line)
                 if kind is Kind.SOCKETS:
-                    runtime = Runtime(urls, scenario.settings, network.connect)
+                    runtime = Runtime(opened(*urls), scenario.settings, network.connect)
                     served = ClientConnection(runtime, near, Client(b"10.0.0.1"))
                     stepper.served = lambda: (served,)
                     proxies.start_soon(_serve_connection, served, stepper.victim)
                 else:
                     proxy = Proxy(
-                        urls,
+                        opened(*urls),
                         settings=scenario.settings,
                         upstream_tls=_trusting() if tls else None,
                         connector=network.connect,
@@ -288,7 +289,7 @@ async def _stage(scenario: Scenario, kind: Kind, stepper: Stepper, log: list[str
                         proxies.start_soon(_serve_stream, proxy, stream_of(near), stepper.victim)
             stepper.running = False
             ended = trio.current_time()
-        for pool in runtime.group.pools:
+        for pool in runtime.groups.pools:
             pooled += pool.idle
             pool.close_idle()
         ending = Ending(

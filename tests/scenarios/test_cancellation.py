@@ -27,6 +27,7 @@ import trio
 import trio.testing
 
 from certificates import server_context, trusting_context
+from opened import opened
 from trioproxy import Proxy, Settings
 from trioproxy.bench.mock import MockServer, RequestRecord
 
@@ -227,7 +228,9 @@ async def bench(
         async with trio.open_nursery() as nursery:
             if upstream is None:
                 upstream = await _serve_mock(mock, scheme, f"{directory}/mock", nursery)
-            proxy = Proxy([upstream], settings=settings, upstream_tls=trusting_context() if scheme == "https" else None)
+            proxy = Proxy(
+                opened(upstream), settings=settings, upstream_tls=trusting_context() if scheme == "https" else None
+            )
             addresses: list[tuple[str, int]] = await nursery.start(
                 partial(proxy.serve, tls=server_context() if tls else None)
             )

@@ -19,6 +19,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from bench.strict import dechunk, requests_in
 from links import CHOSEN
+from opened import opened
 from trioproxy import Proxy, Settings
 from trioproxy.net import Address
 from trioproxy.transport import Transport
@@ -74,7 +75,7 @@ async def play(sent: bytes, answer: bytes | None = None) -> Played:
 
     link = CHOSEN.link
     proxy = Proxy(
-        [link.url(HOST)], settings=Settings(codec=CHOSEN.codec), upstream_tls=link.upstream_tls, connector=connect
+        opened(link.url(HOST)), settings=Settings(codec=CHOSEN.codec), upstream_tls=link.upstream_tls, connector=connect
     )
     near, far = link.client()
     async with near, trio.open_nursery() as nursery:

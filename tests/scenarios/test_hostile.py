@@ -18,6 +18,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from certificates import server_context, trusting_context
+from opened import opened
 from script import conversation, forwarded, message, post
 from trioproxy import Deadlines, Limits, Proxy, Settings
 from trioproxy.bench.mock import MockServer, MockSettings
@@ -49,7 +50,7 @@ async def proxied(
     """A proxy on a real socket in front of a mock."""
     async with trio.open_nursery() as nursery:
         host, port = await nursery.start(MockServer(MockSettings(tokens=2, interval=0.001)).serve)
-        proxy = Proxy([f"http://{host}:{port}"], settings=settings)
+        proxy = Proxy(opened(f"http://{host}:{port}"), settings=settings)
         [address] = await nursery.start(partial(proxy.serve, tls=server_context() if tls else None))
         yield proxy, address
         nursery.cancel_scope.cancel()
@@ -91,7 +92,7 @@ async def test_a_response_without_a_length_that_a_drain_cuts_is_reset() -> None:
         async with trio.open_nursery() as nursery:
             listeners = await nursery.start(trio.serve_tcp, endless, 0)
             port = listeners[0].socket.getsockname()[1]
-            proxy = Proxy([f"http://127.0.0.1:{port}"])
+            proxy = Proxy(opened(f"http://127.0.0.1:{port}"))
             [address] = await nursery.start(proxy.serve)
             async with await trio.open_tcp_stream(*address) as client:
                 await client.send_all(b"GET / HTTP/1.0\r\n\r\n")
@@ -136,7 +137,7 @@ async def test_a_stalled_client_leaves_nothing_in_the_kernel() -> None:
     async with trio.open_nursery() as nursery:
         listeners = await nursery.start(trio.serve_tcp, flood, 0)
         port = listeners[0].socket.getsockname()[1]
-        proxy = Proxy([f"http://127.0.0.1:{port}"], settings=Settings(deadlines=Deadlines(write_stall=0.2)))
+        proxy = Proxy(opened(f"http://127.0.0.1:{port}"), settings=Settings(deadlines=Deadlines(write_stall=0.2)))
         [address] = await nursery.start(proxy.serve)
         with socket.create_connection(address) as client:
             client.sendall(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")

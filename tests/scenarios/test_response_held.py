@@ -27,7 +27,7 @@ WAIT: Final = 60.0
 STALLED: Final = 0.3
 """Seconds without a byte taken after which the upstream's sending stands still."""
 _HEAD: Final = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
-_REQUEST: Final = b"GET /stream HTTP/1.1\r\nhost: test\r\n\r\n"
+_REQUEST: Final = b"GET /v1/models HTTP/1.1\r\nhost: test\r\n\r\n"
 _TEXT: Final = bytes(range(32, 127)) * 1100
 
 

@@ -21,6 +21,7 @@ import pytest
 import trio
 
 from bench.namespaces import Host, Network, NoNamespacesError, network
+from opened import opened
 from trioproxy import Deadlines, Listener, Proxy, Settings
 from trioproxy.bench.mock import MockServer, RequestRecord
 from trioproxy.net import Address, SocketTransport
@@ -189,7 +190,7 @@ async def proxying(
 ) -> AsyncGenerator[tuple[Proxy, tuple[str, int]]]:
     """A proxy on its host in front of what listens there, and its address."""
     host, port = upstream.getsockname()
-    proxy = Proxy([f"http://{host}:{port}"], settings=settings, connector=ground.dial)
+    proxy = Proxy(opened(f"http://{host}:{port}"), settings=settings, connector=ground.dial)
     listener = Listener(_listening(ground.ours))
     async with trio.open_nursery() as nursery:
         await nursery.start(proxy.serve_listeners, [listener])

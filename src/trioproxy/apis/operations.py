@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import enum
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final, final
 
@@ -237,3 +238,13 @@ def named_in(path: bytes) -> str | None:
     if match is None or not match[2].isascii():
         return None
     return match[2].decode("ascii")
+
+
+def open_paths() -> Iterable[str]:
+    """The whole paths that are open by default, those that name something aside."""
+    return sorted({path.decode() for _, path in _OPERATIONS})
+
+
+def is_open(path: str) -> bool:
+    """Whether a path is open by default, for any method."""
+    return any(operation_of(method, path.encode()).open for method in (b"GET", b"POST", b"DELETE"))

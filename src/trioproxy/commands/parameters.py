@@ -14,6 +14,7 @@ import click
 
 from ..config import Deadlines, Limits
 from ..configfile import KeyPath, Kind, Measured, Override, Overrides, Place, parse_address, table_kind
+from ..topology import check_path
 from ..upstream.endpoint import Endpoint
 
 FILE: Final = click.Path(dir_okay=False, path_type=Path)
@@ -21,12 +22,25 @@ SETTINGS: Final[dict[str, type]] = {"deadline": Deadlines, "limit": Limits}
 _EXAMPLES: Final = {"deadline": "idle=60 or idle=60s", "limit": "body_size=16MiB or body_size=1048576"}
 
 
-_REPLACES_TOO: Final[dict[KeyPath, tuple[KeyPath, object]]] = {
-    ("upstreams",): (("pools",), {}),
-    ("tls", "cert"): (("tls", "key"), None),
-    ("upstream_tls", "cert"): (("upstream_tls", "key"), None),
+_REPLACES_TOO: Final[dict[KeyPath, dict[KeyPath, object]]] = {
+    ("upstreams",): {("pools",): {}, ("routes",): {}},
+    ("tls", "cert"): {("tls", "key"): None},
+    ("upstream_tls", "cert"): {("upstream_tls", "key"): None},
 }
 """What makes no sense beside a value of the command line, if it comes from the file: another certificate's key."""
+
+
+class PathType(click.ParamType[str]):
+    """A path of requests, or the beginning of several."""
+
+    name = "path"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Read one, or fail with what is wrong."""
+        try:
+            return check_path(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
 
 
 class UrlType(click.ParamType[str]):
@@ -79,9 +93,10 @@ def overrides_of(
     found: dict[KeyPath, Override] = {
         tuple(key.split(".")): Override(flag, value) for (flag, key), value in values.items() if value not in (None, ())
     }
-    for path, (other, value) in _REPLACES_TOO.items():
+    for path, others in _REPLACES_TOO.items():
         if path in found:
-            found.setdefault(other, Override(found[path].flag, value))
+            for other, value in others.items():
+                found.setdefault(other, Override(found[path].flag, value))
     for kind, texts in (("deadline", deadlines), ("limit", limits)):
         for name, number in _assignments(kind, texts).items():
             found[f"{kind}s", name] = Override(f"--{kind}", number)

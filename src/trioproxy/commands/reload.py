@@ -29,7 +29,7 @@ class Serving:
         self.loaded = loaded
         """What the proxy serves by."""
         config = loaded.config
-        self.proxy: Final = Proxy(config.endpoints, settings=config.settings, upstream_tls=loaded.tls.upstream)
+        self.proxy: Final = Proxy(config.topology, settings=config.settings, upstream_tls=loaded.tls.upstream)
         self._file = file
         self._overrides = overrides
 
@@ -55,7 +55,7 @@ class Serving:
         # With the same context, connections to upstreams can be used on.
         same = old.upstream_said == new.tls.upstream_said
         upstream = old.upstream if same else new.tls.upstream
-        self.proxy.reconfigure(new.config.endpoints, settings=new.config.settings, upstream_tls=upstream)
+        self.proxy.reconfigure(new.config.topology, settings=new.config.settings, upstream_tls=upstream)
         served = replace(new.config, listen=config.listen)
         if old.server is not None and new.tls.server is not None:
             old.server.use(new.tls.server)

@@ -20,7 +20,7 @@ from ..configfile import ConfigError, Loaded, Overrides, Place, load
 from ..http1 import ParserName, default_parser
 from ..process import fix_mmap_threshold, raise_file_limit, streams_for
 from .foreground import Announce, open_listeners, run_until_signal, say
-from .parameters import FILE, PlaceType, UrlType, overrides_of
+from .parameters import FILE, PathType, PlaceType, UrlType, overrides_of
 from .reload import Serving
 
 _logger: Final = logging.getLogger("trioproxy")
@@ -73,6 +73,15 @@ _logger: Final = logging.getLogger("trioproxy")
     "--upstream-insecure", is_flag=True, help="Do not check the certificates of https:// upstreams: for tests only."
 )
 @click.option(
+    "--allow-path",
+    "allow_paths",
+    type=PathType(),
+    metavar="PATH",
+    multiple=True,
+    help="A path that clients may ask for besides those of inference, or the beginning of some and a star: `/my/*`; "
+    "`/*` opens everything.",
+)
+@click.option(
     "--deadline",
     "deadlines",
     metavar="NAME=SECONDS",
@@ -118,6 +127,7 @@ def serve(
     upstream_cert: Path | None,
     upstream_key: Path | None,
     upstream_insecure: bool,
+    allow_paths: tuple[str, ...],
     deadlines: tuple[str, ...],
     limits: tuple[str, ...],
     body: BodyMode | None,
@@ -141,6 +151,7 @@ def serve(
             ("--upstream-cert", "upstream_tls.cert"): upstream_cert,
             ("--upstream-key", "upstream_tls.key"): upstream_key,
             ("--upstream-insecure", "upstream_tls.verify"): False if upstream_insecure else None,
+            ("--allow-path", "allow_paths"): allow_paths,
             ("--body", "body"): body,
             ("--client-half-close", "client_half_close"): client_half_close,
             ("--codec", "codec"): codec,

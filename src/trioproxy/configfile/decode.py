@@ -201,6 +201,7 @@ class Decoder:
         plain = name.lower().replace("-", "_")
         assert self._root is not None
         elsewhere = [other for other in _tables_with(self._root, plain) if other != path]
+        elsewhere = [other for other in elsewhere if len(other) == min(map(len, elsewhere))]
         if plain in known:
             return f"did you mean '{plain}'?"
         if elsewhere:

@@ -18,11 +18,12 @@ from typing import Final, NamedTuple, cast, final
 from ..config import SettingError
 from ..http1 import head_parser
 from ..net import ServerTls, client_context
+from ..topology import DEFAULT_POOL
 from ..upstream.endpoint import Endpoint
 from .decode import Decoder
 from .locate import Locations
 from .mistakes import ConfigError, Mistake, Path
-from .model import DEFAULT_POOL, FileConfig, UpstreamTlsConfig
+from .model import FileConfig, UpstreamTlsConfig
 from .overrides import Overrides, overridden
 from .schema import table_kind
 from .watch import Digests, digests
@@ -67,9 +68,7 @@ class Loaded:
     @property
     def shown_endpoints(self) -> tuple[str, ...]:
         """The endpoints, as they may be printed."""
-        config = self.config
-        path: Path = ("pools", DEFAULT_POOL, "endpoints") if config.pools else ("upstreams",)
-        return tuple(self.hidden.get((*path, number), url) for number, url in enumerate(config.endpoints))
+        return tuple(self.hidden.get(path, url) for path, url in self.config.endpoints)
 
     @property
     def shown_places(self) -> tuple[str, ...]:
@@ -196,23 +195,30 @@ class _Loading:
             if place in config.listen[:number] and (place.port or not place.host):
                 path: Path = ("listen", number)
                 self._mistake(path, f"{self._hidden.get(path, place.shown)} is given more than once")
-        self._check_pools(config)
+        self._check_routes(config)
         try:
             head_parser(config.settings.codec)
         except ImportError:
             self._mistake(("codec",), "llhttp needs the package httptools, which is not installed; take h11")
 
-    def _check_pools(self, config: FileConfig) -> None:
-        for name, pool in config.pools.items():
-            path: Path = ("pools", name)
-            if name != DEFAULT_POOL:
-                self._mistake(path, f"there can be only one pool, and it is called {DEFAULT_POOL!r}")
-            elif config.upstreams:
-                self._mistake(path, "upstreams is short for endpoints in this table; keep one of them")
-            elif not pool.endpoints:
-                self._mistake((*path, "endpoints"), 'must have at least one URL, such as "http://127.0.0.1:8000"')
-        if not config.pools and not config.upstreams:
+    def _check_routes(self, config: FileConfig) -> None:
+        most = config.settings.limits.bodies_size
+        for name, route in config.routes.items():
+            if route.limits.body_size is not None and route.limits.body_size > most:
+                what = "must not be above 'bodies_size' in [limits], or a body that is allowed would never find room"
+                self._mistake(("routes", name, "limits", "body_size"), what)
+        if not self._mistakes:
+            self._check_topology(config)
+
+    def _check_topology(self, config: FileConfig) -> None:
+        if config.pools and config.upstreams:
+            what = "is short for a pool's endpoints, and there are pools"
+            self._mistake(("upstreams",), f"{what}; move it to [pools.{DEFAULT_POOL}] as endpoints")
+        elif not config.pools and not config.upstreams:
             self._mistake(("upstreams",), 'no endpoint is given; write upstreams = ["http://127.0.0.1:8000"]')
+        else:
+            for mistake in config.topology.mistakes():
+                self._mistake(mistake.path, mistake.what)
 
     # TLS.
 
@@ -227,7 +233,7 @@ class _Loading:
         elif ours.key is not None:
             self._mistake(("tls", "key"), "needs its certificate: set cert too")
         files = tls_files(theirs)
-        if any(files.values()) or any(Endpoint(url).tls for url in config.endpoints):
+        if any(files.values()) or any(Endpoint(url).tls for _, url in config.endpoints):
             try:
                 upstream = client_context(ca=theirs.ca, cert=theirs.cert, key=theirs.key, verify=theirs.verify)
             except OSError as error:

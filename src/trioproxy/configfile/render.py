@@ -49,8 +49,9 @@ def _table(kind: TableKind, table: object, path: Path) -> Iterator[str]:
 
 def _map(kind: MapKind, tables: Mapping[str, object], path: Path) -> Iterator[str]:
     if not tables:
-        example = _table(kind.item, kind.item.make(), (*path, "default"))
-        yield from ("", *_comment(kind.item.doc), f"#[{_dotted((*path, 'default'))}]", *example)
+        yield from ("", *_comment(kind.item.doc), f"#[{_dotted((*path, 'default'))}]")
+        for line in _table(kind.item, kind.item.make(), (*path, "default")):
+            yield line if not line or line.startswith("#") else f"#{line}"
     for name, table in tables.items():
         yield from ("", *_comment(kind.item.doc), f"[{_dotted((*path, name))}]")
         yield from _table(kind.item, table, (*path, name))

@@ -14,6 +14,7 @@ import pathlib
 from dataclasses import dataclass
 from typing import Annotated, Final, Protocol, TypeVar, final
 
+from ..topology import check_path
 from ..units import Quantity
 from ..upstream.endpoint import Endpoint
 from .places import Place
@@ -225,6 +226,23 @@ class EndpointUrl:
         return str(value)
 
 
+@final
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """A path that clients ask for, or the beginning of several."""
+
+    must: str = "be a path such as /v1/embeddings, or its beginning and a star: /v1/*"
+    example: str = "/v1/audio/*"
+
+    def read(self, value: object, base: pathlib.Path) -> str:
+        """As it is."""
+        return check_path(_expect(value, str, self.must))
+
+    def write(self, value: object) -> str:
+        """As it is."""
+        return str(value)
+
+
 PLAIN: Final[dict[object, Scalar]] = {
     str: Text(),
     bool: Flag(),
@@ -235,3 +253,4 @@ PLAIN: Final[dict[object, Scalar]] = {
 """The kinds of types that need no annotation."""
 
 Url = Annotated[str, EndpointUrl()]
+PathPattern = Annotated[str, Pattern()]

@@ -1,13 +1,13 @@
-"""A group of endpoints that stand in for one another, and how it is replaced while requests are in flight.
+"""Groups of endpoints that stand in for one another, and how they are replaced while requests are in flight.
 
-Lives here: which pools there are, which of them stay when the upstreams change, and what becomes of those that go. Does
+Lives here: which pools there are, which of them stay when the endpoints change, and what becomes of those that go. Does
 not live here: connections (pool), and the tasks that tend a pool.
 """
 
 from __future__ import annotations
 
 import ssl
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, final
 
@@ -36,19 +36,12 @@ class PoolStatistics:
 class Group:
     """Endpoints that serve the same models: each request gets the pools of all of them, in the order to try them."""
 
-    __slots__ = ("_connector", "_default_tls", "_gone", "_next", "_opened", "_reused", "changed", "pools")
+    __slots__ = ("_next", "pools")
 
-    def __init__(self, connector: Connector) -> None:
+    def __init__(self) -> None:
         self.pools: tuple[Pool, ...] = ()
-        self.changed = trio.Event()
-        """Set, and replaced by another, when there are other pools."""
-        self._connector: Final = connector
-        self._default_tls: ssl.SSLContext | None = None
+        """Never empty while anybody may ask; those of a group that was taken out stay, and keep no connection."""
         self._next = 0
-        self._gone: list[Pool] = []
-        """Pools that were taken out and still have connections."""
-        self._opened = self._reused = 0
-        """Of pools that are forgotten."""
 
     def candidates(self) -> tuple[Pool, ...]:
         """The pools to try for a request, in order: never empty. They take turns in being the first."""
@@ -59,34 +52,70 @@ class Group:
         self._next = (first + 1) % len(pools)
         return pools[first:] + pools[:first]
 
-    def replace(self, upstreams: Sequence[str], *, keep_alive: float, tls: ssl.SSLContext | None) -> None:
-        """Have these upstreams from now on.
+    def use(self, pools: Sequence[Pool]) -> None:
+        """Have these from now on."""
+        self.pools = tuple(pools)
+        self._next = 0
 
-        The pool of one that stays is kept, with its connections. One that goes lends no idle connection any more, and
-        closes each that is lent when it comes back.
+
+@final
+class Groups:
+    """All groups of one proxy, by name.
+
+    :param connector: how connections to endpoints are opened.
+    """
+
+    __slots__ = ("_connector", "_default_tls", "_gone", "_opened", "_reused", "by_name", "changed")
+
+    def __init__(self, connector: Connector) -> None:
+        self.by_name: Mapping[str, Group] = {}
+        self.changed = trio.Event()
+        """Set, and replaced by another, when there are other pools."""
+        self._connector: Final = connector
+        self._default_tls: ssl.SSLContext | None = None
+        self._gone: list[Pool] = []
+        """Pools that were taken out and still have connections."""
+        self._opened = self._reused = 0
+        """Of pools that are forgotten."""
+
+    @property
+    def pools(self) -> tuple[Pool, ...]:
+        """The pools of all of them."""
+        return tuple(pool for group in self.by_name.values() for pool in group.pools)
+
+    def replace(self, endpoints: Mapping[str, Sequence[str]], *, keep_alive: float, tls: ssl.SSLContext | None) -> None:
+        """Have these endpoints from now on, by group.
+
+        A group that stays is the same object, and the pool of an endpoint that stays in it is kept, with its
+        connections. One that goes lends no idle connection any more, and closes each that is lent when it comes back.
 
         :param tls: for those that speak TLS; None for the system's authorities.
         :raises ValueError: one is no URL; nothing has changed then.
         """
-        endpoints = [Endpoint(url) for url in upstreams]
-        if tls is None and any(endpoint.tls for endpoint in endpoints):
+        wanted = {name: [Endpoint(url) for url in urls] for name, urls in endpoints.items()}
+        if tls is None and any(endpoint.tls for found in wanted.values() for endpoint in found):
             tls = self._default_tls = self._default_tls or client_context()
         going = list(self.pools)
-        pools: list[Pool] = []
-        for endpoint in endpoints:
-            stays = next((pool for pool in going if pool.endpoint.url == endpoint.url), None)
-            if stays is None:
-                pools.append(Pool(endpoint, keep_alive=keep_alive, connector=self._connector, tls=tls))
-            else:
-                going.remove(stays)
-                stays.renew(keep_alive, tls)
-                pools.append(stays)
+        by_name: dict[str, Group] = {}
+        for name, found in wanted.items():
+            group = by_name[name] = self.by_name.get(name) or Group()
+            before = list(group.pools)
+            pools: list[Pool] = []
+            for endpoint in found:
+                stays = next((pool for pool in before if pool.endpoint.url == endpoint.url), None)
+                if stays is None:
+                    pools.append(Pool(endpoint, keep_alive=keep_alive, connector=self._connector, tls=tls))
+                else:
+                    before.remove(stays)
+                    going.remove(stays)
+                    stays.renew(keep_alive, tls)
+                    pools.append(stays)
+            group.use(pools)
         for pool in going:
             pool.retire()
         self._gone += going
         self._forget_idle()
-        self.pools = tuple(pools)
-        self._next = 0
+        self.by_name = by_name
         changed, self.changed = self.changed, trio.Event()
         changed.set()
 

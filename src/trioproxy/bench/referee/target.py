@@ -19,6 +19,7 @@ from contextlib import asynccontextmanager
 from typing import IO, Final, cast, final
 from urllib.parse import urlsplit
 
+import click
 import trio
 
 from ..mock import MockServer
@@ -160,11 +161,12 @@ class Target:
         return self._child is not None
 
     def printed(self) -> str:
-        """The last of what it has printed."""
+        """The last of what it has printed, without colours and control characters: it goes to terminals and reports."""
         if self._output is None:
             return ""
         self._output.seek(0)
-        return self._output.read().decode(errors="replace")[-_SHOWN:].strip()
+        text = click.unstyle(self._output.read().decode(errors="replace"))
+        return "".join(c for c in text if c.isprintable() or c in "\n\t")[-_SHOWN:].strip()
 
     def status(self) -> int | None:
         """Its exit status, None while it runs or is not known."""
