@@ -13,7 +13,7 @@ import httpx
 import openai
 import pytest
 import trio
-from openai.types.chat import ChatCompletionMessageParam
+from openai.types.chat import ChatCompletionChunk, ChatCompletionMessageParam
 
 import trioproxy
 from certificates import server_context, trusting_context, write_files
@@ -27,11 +27,13 @@ TOKENS = 5
 
 
 @asynccontextmanager
-async def served(tls: bool = False) -> AsyncGenerator[tuple[trioproxy.Proxy, openai.OpenAI], None]:
+async def served(
+    tls: bool = False, settings: trioproxy.Settings | None = None
+) -> AsyncGenerator[tuple[trioproxy.Proxy, openai.OpenAI], None]:
     """A mock, a proxy in front of it, and a client of the proxy."""
     async with trio.open_nursery() as nursery:
         host, port = await nursery.start(MockServer(MockSettings(tokens=TOKENS, interval=0.001)).serve)
-        proxy = trioproxy.Proxy([f"http://{host}:{port}"])
+        proxy = trioproxy.Proxy([f"http://{host}:{port}"], settings=settings)
         [(host, port)] = await nursery.start(partial(proxy.serve, tls=server_context() if tls else None))
         url = f"{'https' if tls else 'http'}://{host}:{port}/v1"
         http = openai.DefaultHttpxClient(verify=trusting_context() if tls else True, trust_env=False)
@@ -94,6 +96,23 @@ async def test_chat_completion_streamed(tls: bool) -> None:
         text, tokens = await ask(stream)
         assert len(text.split()) == TOKENS == tokens == proxy.statistics().tokens["completion"]
         assert proxy.statistics().outcomes["completed"] == 1
+
+
+@pytest.mark.parametrize("asked", [False, True])
+async def test_usage_that_the_proxy_asks_for_is_seen_by_the_proxy_alone(asked: bool) -> None:
+    more = {"stream_options": {"include_usage": True}} if asked else None
+
+    def stream() -> list[ChatCompletionChunk]:
+        with client.chat.completions.create(
+            model="mock-model", messages=MESSAGES, stream=True, extra_body=more
+        ) as events:
+            return list(events)
+
+    async with served(settings=trioproxy.Settings(usage="inject")) as (proxy, client):
+        chunks = await ask(stream)
+        assert proxy.statistics().tokens["completion"] == TOKENS
+        assert [bool(chunk.usage) for chunk in chunks] == [False] * (len(chunks) - 1) + [asked]
+        assert all(chunk.choices for chunk in chunks[:-1])
 
 
 async def test_a_process_that_speaks_tls_on_both_sides(tmp_path: Path) -> None:
