@@ -155,7 +155,7 @@ def test_allow_paths_opens_what_it_names_and_no_more() -> None:
         assert refused(path, "OPTIONS", opened("http://a")) is None
 
 
-async def test_the_refusal_says_what_to_do(autojump_clock: MockClock) -> None:
+def test_the_refusal_says_what_to_do() -> None:
     with pytest.raises(ProxyError, match="allow_paths") as caught:
         router(Topology.of(["http://a"])).match(head("/pa%FCse" + 300 * "x"))
     assert caught.value.status == 404

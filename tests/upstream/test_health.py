@@ -102,7 +102,7 @@ def test_whatever_happens_it_can_come_back(steps: list[str]) -> None:
     assert not state.failing
 
 
-async def test_endpoints_take_turns(autojump_clock: MockClock) -> None:
+async def test_endpoints_take_turns(autojump_clock: MockClock) -> None:  # noqa: ASYNC124 - the clock is Trio's
     group = group_of(3)
     assert firsts(group, 300) == {"10.0.0.0": 100, "10.0.0.1": 100, "10.0.0.2": 100}
     for _ in range(5):
@@ -132,7 +132,7 @@ async def test_one_that_fails_comes_last_until_its_time_is_over(
     assert "http://10.0.0.1 serves requests again" in caplog.text
 
 
-async def test_never_the_last_and_at_most_a_share(autojump_clock: MockClock) -> None:
+async def test_never_the_last_and_at_most_a_share(autojump_clock: MockClock) -> None:  # noqa: ASYNC124 - the clock is Trio's
     alone = group_of(1)
     fail(alone, 0, 50)
     assert firsts(alone, 10) == {"10.0.0.0": 10}
@@ -150,7 +150,7 @@ async def test_never_the_last_and_at_most_a_share(autojump_clock: MockClock) -> 
     assert four.ready
 
 
-async def test_when_all_are_down_they_are_tried_all_the_same(autojump_clock: MockClock) -> None:
+async def test_when_all_are_down_they_are_tried_all_the_same(autojump_clock: MockClock) -> None:  # noqa: ASYNC124 - the clock is Trio's
     group = group_of(2)
     for member in group.members:
         for _ in range(2):
@@ -159,7 +159,7 @@ async def test_when_all_are_down_they_are_tried_all_the_same(autojump_clock: Moc
     assert len(group.candidates()) == 2
 
 
-async def test_a_drained_one_gets_nothing(autojump_clock: MockClock) -> None:
+async def test_a_drained_one_gets_nothing(autojump_clock: MockClock) -> None:  # noqa: ASYNC124 - the clock is Trio's
     group = group_of(2)
     assert group.drain("http://10.0.0.0")
     assert not group.drain("http://10.0.0.9")
