@@ -214,7 +214,7 @@ async def test_an_encoded_body_is_read_and_goes_on_as_it_came(settings: Settings
         assert (found[0].model, found[0].stream, found[0].max_output_tokens) == ("m", True, 7)
 
 
-@pytest.mark.parametrize("coding", ["br", "gzip, gzip", "x"])
+@pytest.mark.parametrize("coding", ["br", "gzip, gzip", "x", "gzip\r\nContent-Encoding: gzip"])
 async def test_what_cannot_be_decoded_goes_on_unread(coding: str, autojump_clock: MockClock) -> None:
     async with conversation() as talk:
         found = records(talk)

@@ -365,13 +365,19 @@ class ClientConnection:
         types = http1.get_all(head.fields, b"content-type")
         if len(types) > 1:  # of two, we might read one and the model server the other (RFC 9110 8.3)
             raise ProxyError(Code.BAD_REQUEST, "Content-Type must come only once")
-        codings = http1.get_all(head.fields, b"content-encoding")
+        coding = http1.get(head.fields, b"content-encoding")
+        if coding is not None:
+            coding = b", ".join(http1.get_all(head.fields, b"content-encoding"))
+        includes_usage = False
+        for route in match.routes:
+            if route.settings.usage == "inject":
+                includes_usage = True
         limits = match.settings.limits
         return body_reader(
             match.operation,
             types[0] if types else None,
-            b", ".join(codings) if codings else None,
-            includes_usage=any(route.settings.usage == "inject" for route in match.routes),
+            coding,
+            includes_usage=includes_usage,
             size_limit=limits.decoded_size,
             ratio_limit=limits.decoded_ratio,
         )

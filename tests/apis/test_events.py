@@ -191,6 +191,8 @@ def test_sequences_of_sglang_repeat_their_text() -> None:
         # Cut off after the first event.
         ([{"type": "message_start", "message": {"usage": {"input_tokens": 15, "output_tokens": 1}}}],
          Usage(15, 1, None, None)),
+        ([{"usage": {"prompt_tokens": 3, "total_tokens": 4}}, {"usage": {"completion_tokens": 5}}],
+         Usage(3, 5, None, None)),
         # continuous_usage_stats: the last one wins.
         (
             [{**chat({"content": "x"}), "usage": {"prompt_tokens": 3, "completion_tokens": n, "total_tokens": 3 + n}}

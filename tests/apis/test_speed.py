@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 
@@ -115,6 +116,29 @@ def test_a_step_of_a_stream(unit: bytes) -> None:
     reader = SseUsageReader()
     assert best(lambda: reader.feed(piece)) < 80 * plain()
     assert best(lambda: reader.feed(DELTA)) < best(lambda: reader.feed(piece))
+
+
+def test_an_event_costs_less_than_decoding_it_with_the_standard_library() -> None:
+    event = (
+        b'data: {"id":"chatcmpl-0","object":"chat.completion.chunk","created":1,"model":"%b","choices":[%b]}\n\n'
+        % (
+            b"m" * 40,
+            b'{"index":0,"delta":{"content":" token"},"logprobs":null,"finish_reason":null}',
+        )
+    )
+    data = event[6:-2]
+    reader = SseUsageReader()
+
+    def read() -> None:
+        for _ in range(1000):
+            reader.feed(event)
+
+    def decode() -> None:
+        for _ in range(1000):
+            json.loads(data)
+
+    assert best(read) < best(decode)
+    assert reader.token_events == reader.events
 
 
 DELTA = b'data: {"choices":[{"delta":{"content":"x"}}]}\n\n'

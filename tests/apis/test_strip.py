@@ -34,6 +34,7 @@ KEPT = [
     b': {"choices":[],"usage":{}}\n\n',
     b'data: {"choices":[],"usage":%b\n\n' % USAGE,
     b'data: {"error":{"message":"x"}}\n\n',
+    b'data: {"x":{"choices":[]},"choices":[{"index":0}],"usage":%b}\n\n' % USAGE,
     b"\n",
 ]
 
@@ -78,6 +79,7 @@ def test_nothing_else_is_taken_out(kept: bytes) -> None:
 
 def test_whole_events_are_passed_on_at_once_and_the_rest_of_one_waits() -> None:
     assert strip(DELTA + DELTA[:20], len(DELTA)) == [DELTA, b"", DELTA[:20]]
+    assert strip(DELTA * 2, len(DELTA) - 1, len(DELTA)) == [b"", DELTA, DELTA, b""]
     assert strip(DELTA + REPORTS[0] + DONE, 5, len(DELTA) + 9, len(DELTA) + len(REPORTS[0])) == [
         b"",
         DELTA,

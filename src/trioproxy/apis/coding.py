@@ -84,8 +84,8 @@ class _ZlibDecoder:
     def decode(self, data: bytes) -> bytes:
         inner = self._inner
         decoded = inner.decompress(data or inner.unconsumed_tail, STEP)
-        # All may have gone in, and yet there is more to come of a run that the step has cut.
-        self.hungry = not inner.unconsumed_tail and len(decoded) < STEP
+        # What is still to come of a run that the step has cut comes with the next bytes: a checksum follows at least.
+        self.hungry = not inner.unconsumed_tail
         return decoded
 
 

@@ -174,9 +174,13 @@ class FieldReader:
         """
         scanner = self._scanner
         if scanner is None:
-            body = _decode_small(self._first or b"", self._names)
-            if body is not None and not (self._includes_usage and _as_bool(body.stream)):
-                return _read(body, self._names)
+            text = self._first or b""
+            body = _decode_small(text, self._names)
+            if body is not None and not (self._includes_usage and b"stream_options" in text):
+                fields = _read(body, self._names)
+                if self._includes_usage and fields.stream:
+                    self.edit = inclusion_of_usage(len(text) - len(text.lstrip()), None)
+                return fields
             scanner = self._scan_first()
         scan = scanner.finish()
         if scan.state is ScanState.UNREADABLE:
