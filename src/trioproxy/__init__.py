@@ -6,7 +6,7 @@ ownership transfer; the model server learns at once when a client leaves.
 
 from typing import TYPE_CHECKING
 
-from .config import Deadlines, Limits, Settings
+from .config import Deadlines, Health, Limits, Settings
 from .errors import Code, Fault, ProxyError
 from .net import Listener, ServerTls, client_context, inherited, listen, listen_unix
 from .phases import ForwardingPhase, RequestPhase, ResponseView, UseAfterMove
@@ -25,6 +25,7 @@ __all__ = [
     "Deadlines",
     "Fault",
     "ForwardingPhase",
+    "Health",
     "Limits",
     "Listener",
     "Outcome",

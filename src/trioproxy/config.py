@@ -7,11 +7,19 @@ Times are seconds, sizes are bytes.
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass, field, fields
-from typing import Literal, final, get_args
+from typing import Annotated, Final, Literal, final, get_args
 
 from .http1 import ParserName, default_parser
 from .units import Bytes, Seconds
+
+SHARE: Final = "share"
+"""Annotates a number from 0 to 1."""
+Share = Annotated[float, SHARE]
+TARGET: Final = "target"
+"""Annotates the path of a request."""
+Target = Annotated[str, TARGET]
 
 
 class SettingError(ValueError):
@@ -112,6 +120,55 @@ class Limits:
             raise SettingError("limit", "bodies_size", must, self.bodies_size)
 
 
+_is_path: Final = re.compile(r"/[!-~]*").fullmatch
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Health:
+    """When an endpoint is not asked for a while, and when again.
+
+    An endpoint whose requests fail in a row is set aside. A failure is a connection that cannot be made or breaks off
+    before the response's head, a deadline that passes before it, and a 502, 503 or 504; a 503 with ``Retry-After``,
+    429, other statuses and 500 are none: busy is not broken, and engines answer bad requests with 500.
+    """
+
+    path: Target | None = None
+    """Where each endpoint is asked how it does, such as ``/health``: a status below 500 is well. Nobody asks if it is
+    not set."""
+    interval: Seconds = 5.0
+    """Between two such questions, give or take a tenth."""
+    timeout: Seconds = 2.0
+    """For each answer."""
+    fall: int = 3
+    """Answers in a row that make an endpoint count as down."""
+    rise: int = 1
+    """Answers in a row that make it count as up again."""
+    failures: int = 5
+    """Requests that fail in a row before it is set aside."""
+    aside: Seconds = 10.0
+    """How long it is set aside: twice as long each time that its next request fails too."""
+    aside_most: Seconds = 120.0
+    """How long at most."""
+    most_aside: Share = 0.5
+    """The share of a pool's endpoints that may be set aside at a time. The last one never is."""
+    slow_start: Seconds = 10.0
+    """How long an endpoint that has come back gets less than its share of requests, rising from a tenth."""
+
+    def __post_init__(self) -> None:
+        if self.path is not None and not _is_path(self.path):
+            raise SettingError("health", "path", "be a path, such as /health", self.path)
+        for name in ("interval", "timeout", "aside"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise SettingError("health", name, "be above 0 s, and not off", getattr(self, name))
+        for name in ("fall", "rise", "failures"):
+            value: object = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise SettingError("health", name, "be a whole number above 0", value)
+        if not 0 <= self.most_aside <= 1:
+            raise SettingError("health", "most_aside", "be from 0 to 1", self.most_aside)
+
+
 BodyMode = Literal["auto", "buffer", "stream"]
 HalfClose = Literal["cancel", "allow"]
 UsageMode = Literal["observe", "inject"]
@@ -124,6 +181,7 @@ class Settings:
 
     deadlines: Deadlines = field(default_factory=Deadlines)
     limits: Limits = field(default_factory=Limits)
+    health: Health = field(default_factory=Health)
     body: BodyMode = "auto"
     """``buffer`` holds a body until it is there; ``stream`` passes it on as it comes; ``auto`` buffers where the
     proxy reads the body (the known API paths) and streams everything else."""

@@ -10,6 +10,7 @@ exchange ends. The first cause decides the outcome; all that comes after it chan
 from __future__ import annotations
 
 import logging
+import math
 import re
 from collections.abc import Callable
 from typing import Final, final
@@ -37,6 +38,7 @@ from .relay import Relay
 from .routing import LocalResponse, Match
 from .runtime import Runtime, Terms
 from .upload import Upload
+from .upstream.group import Group, Member
 from .upstream.pool import Lease, Pool
 from .upstream.request import Client
 
@@ -48,6 +50,10 @@ _IDEMPOTENT: Final = frozenset({b"GET", b"HEAD", b"OPTIONS", b"TRACE", b"PUT", b
 class _StaleConnectionError(Exception):
     """A reused connection turned out to be dead before the upstream can have acted on the request."""
 
+
+_BROKEN: Final = frozenset({502, 503, 504})
+"""Statuses that tell of a broken endpoint; a 503 that says when to come again tells of a busy one."""
+_BEFORE_DISPATCH: Final = frozenset({Code.CONNECT_FAILED, Code.CONNECT_TIMEOUT, Code.TLS_FAILED, Code.TOTAL_TIMEOUT})
 
 # CPython 3.11 looks a member of an enum up anew each time, for 0.1 µs.
 _REQUEST: Final = Phase.REQUEST
@@ -81,8 +87,10 @@ class Exchange:
         "_expect_continue",
         "_failure",
         "_fields",
+        "_group",
         "_lease",
         "_match",
+        "_member",
         "_nursery",
         "_observer",
         "_request",
@@ -132,6 +140,9 @@ class Exchange:
         self._client = client
         self._nursery: trio.Nursery | None = None
         self._lease: Lease | None = None
+        self._group: Group | None = None
+        self._member: Member | None = None
+        """Of the group: who has been asked last."""
         self._observer: UsageReader | None = None
         self._edit: Edit | None = None
         """What makes the response report its usage, and, once that is done, the reason to take the report out again."""
@@ -257,10 +268,13 @@ class Exchange:
         if self._edit is not None:
             self._ask_for_usage()
         self._enter(_FORWARDING)
-        pools = route.group.candidates()
-        forwarding = request.forward_to(pools[0].endpoint)
+        self._group = group = route.group
+        members = group.candidates()
+        forwarding = request.forward_to(members[0].pool.endpoint)
         failure: ProxyError | None = None
-        for pool in pools:
+        for member in members:
+            self._member = member
+            pool = member.pool
             forwarding.reassign(pool.endpoint)
             record.endpoint = pool.endpoint
             record.attempts += 1
@@ -280,6 +294,7 @@ class Exchange:
                     failure = error.with_traceback(None)
                     if error.code is Code.TOTAL_TIMEOUT:
                         break
+                    group.failed(member, error.message)
                     self._runtime.passed_over(pool.endpoint, error)
                     continue
                 self._runtime.reached(pool.endpoint)
@@ -456,7 +471,13 @@ class Exchange:
             self.writer.keep_alive = False
         record = self.record
         record.answered = trio.current_time()
-        record.upstream_status = record.status = head.status
+        record.upstream_status = record.status = status = head.status
+        assert self._group is not None
+        assert self._member is not None
+        if status in _BROKEN and (status != 503 or http1.get(head.fields, b"retry-after") is None):
+            self._group.failed(self._member, f"it answered with status {status}")
+        else:
+            self._group.succeeded(self._member)
         deadlines = self._settings.deadlines
         self._check_in_time()
         content_type = http1.get(head.fields, b"content-type")
@@ -494,6 +515,10 @@ class Exchange:
         """Tell the client what went wrong, if its response has not begun; else the connection shows it."""
         self._fix(outcome_of(error))
         self._note(error)
+        record = self.record
+        failed = error.fault is Fault.UPSTREAM and error.code not in _BEFORE_DISPATCH
+        if failed and math.isnan(record.answered) and self._group is not None and self._member is not None:
+            self._group.failed(self._member, error.message)
         if self.writer.started:
             self.writer.keep_alive = False
             return

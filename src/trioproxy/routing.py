@@ -21,6 +21,8 @@ from .http1 import RequestHead
 from .topology import Topology, fits, pattern_of
 from .upstream.group import Group
 
+_READING: Final = frozenset({b"GET", b"HEAD"})
+_LOCAL: Final = Operation("local")
 _SHOWN: Final = 200
 """Characters of a path that an error repeats."""
 
@@ -104,11 +106,19 @@ class Router:
 
     :param groups: the endpoints, by the names of their pools.
     :param settings: where a route has none of its own.
+    :param local: what the proxy answers itself, to GET and HEAD, by path; whatever an endpoint has there.
     """
 
-    __slots__ = ("_allowed", "_matches", "_routes")
+    __slots__ = ("_allowed", "_local", "_matches", "_routes")
 
-    def __init__(self, topology: Topology, groups: Mapping[str, Group], settings: Settings) -> None:
+    def __init__(
+        self,
+        topology: Topology,
+        groups: Mapping[str, Group],
+        settings: Settings,
+        local: Mapping[bytes, Callable[[], LocalResponse]],
+    ) -> None:
+        self._local: Final = local
         self._allowed: Final = topology.allow_paths
         self._routes: Final = tuple(
             Route(spec.name, groups[spec.pool], spec.settings or settings, spec.paths, spec.models)
@@ -125,6 +135,8 @@ class Router:
         path = http1.route_of(head.target)
         match = self._matches.get((head.method, path))
         if match is None:
+            if path in self._local and head.method in _READING:
+                return Match(_LOCAL, self._routes, self._local[path])
             operation = operation_of(head.method, path)
             match = self._match(head.method, operation, path)
             if operation.reads:

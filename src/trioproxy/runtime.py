@@ -23,13 +23,14 @@ from .http1 import HeadLimits, HeadParser, head_parser
 from .ledger import BodyLedger
 from .net import Connector, connect
 from .record import Outcome, Phase, RequestRecord
-from .routing import Router
+from .routing import LocalResponse, Router
 from .topology import Topology
 from .upstream.endpoint import Endpoint
 from .upstream.group import Groups, PoolStatistics
 from .upstream.request import Forwarder
 
 _logger: Final = logging.getLogger("trioproxy")
+_TEXT: Final = b"text/plain"
 
 
 @final
@@ -91,7 +92,7 @@ class Runtime:
     ) -> None:
         self.groups: Final = Groups(connector)
         self._have(topology, settings, upstream_tls)
-        self.terms = Terms.of(settings, Router(topology, self.groups.by_name, settings))
+        self.terms = Terms.of(settings, self._router(topology, settings))
         """Of the requests that begin from now on."""
         self.instance: Final = secrets.token_hex(4)
         self.ledger: Final = BodyLedger(settings.limits.bodies_size)
@@ -118,16 +119,37 @@ class Runtime:
 
     def _have(self, topology: Topology, settings: Settings, upstream_tls: ssl.SSLContext | None) -> None:
         endpoints = {name: pool.endpoints for name, pool in topology.pools.items()}
-        self.groups.replace(endpoints, keep_alive=settings.deadlines.upstream_keep_alive, tls=upstream_tls)
+        self.groups.replace(
+            endpoints,
+            keep_alive=settings.deadlines.upstream_keep_alive,
+            tls=upstream_tls,
+            health=settings.health,
+        )
+
+    def _router(self, topology: Topology, settings: Settings) -> Router:
+        return Router(topology, self.groups.by_name, settings, {b"/healthz": self._alive, b"/readyz": self._readiness})
+
+    def _alive(self) -> LocalResponse:
+        return LocalResponse(200, _TEXT, b"alive\n")
+
+    def _readiness(self) -> LocalResponse:
+        if self.ready:
+            return LocalResponse(200, _TEXT, b"ready\n")
+        return LocalResponse(503, _TEXT, b"draining\n" if self.draining else b"no healthy endpoint\n")
 
     def reconfigure(self, topology: Topology, settings: Settings, upstream_tls: ssl.SSLContext | None) -> None:
         """As :meth:`trioproxy.Proxy.reconfigure`."""
         head_parser(settings.codec)  # which may be missing: nothing has changed then
         self._have(topology, settings, upstream_tls)
-        self.terms = Terms.of(settings, Router(topology, self.groups.by_name, settings))
+        self.terms = Terms.of(settings, self._router(topology, settings))
         self.ledger.resize(settings.limits.bodies_size)
         self.resolver_limiter.total_tokens = _threads_for(topology)
         self._passed_over.intersection_update([pool.endpoint for pool in self.groups.pools])
+
+    @property
+    def ready(self) -> bool:
+        """As :attr:`trioproxy.Proxy.ready`."""
+        return not self.draining and any(group.ready for group in self.groups.by_name.values())
 
     def next_request_id(self) -> str:
         """An id that is unique within the process and, almost surely, among processes."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import logging
 import math
+import random
 import ssl
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextlib import asynccontextmanager, contextmanager
@@ -23,7 +24,8 @@ from .runtime import Runtime, Statistics
 from .topology import Topology
 from .transport import Transport
 from .upstream.endpoint import Endpoint
-from .upstream.pool import Pool
+from .upstream.group import Group, Member
+from .upstream.probe import probe
 from .upstream.request import Client
 
 _logger: Final = logging.getLogger("trioproxy")
@@ -98,6 +100,11 @@ class Proxy:
         :raises ImportError: the library of ``codec`` is not installed. Nothing has changed then.
         """
         self._runtime.reconfigure(_topology(upstreams), settings or Settings(), upstream_tls)
+
+    @property
+    def ready(self) -> bool:
+        """Whether it should get new clients: it is not draining, and some endpoint can be counted on."""
+        return self._runtime.ready
 
     def statistics(self) -> Statistics:
         """What the proxy is doing and has done."""
@@ -272,24 +279,44 @@ class Proxy:
                     pool.close_idle()
 
     async def _tend_pools(self, nursery: trio.Nursery) -> None:
-        """Start what each pool needs, for those too that come later."""
+        """Start what each endpoint needs, for those too that come later."""
         groups = self._runtime.groups
-        tended: set[Pool] = set()
+        tended: set[Member] = set()
         while True:
-            changed, pools = groups.changed, groups.pools
-            for pool in pools:
-                if pool not in tended:
-                    nursery.start_soon(self._tend, pool)
-            tended = set(pools)
+            changed = groups.changed
+            members = {member: group for group in groups.by_name.values() for member in group.members}
+            for member, group in members.items():
+                if member not in tended:
+                    nursery.start_soon(self._tend, group, member)
+            tended = set(members)
             await changed.wait()
 
-    async def _tend(self, pool: Pool) -> None:
+    async def _tend(self, group: Group, member: Member) -> None:
+        pool = member.pool
         async with trio.open_nursery() as nursery:
             nursery.start_soon(pool.close_expired)
+            nursery.start_soon(self._probe, group, member)
             if not pool.endpoint.literal:
                 nursery.start_soon(self._keep_resolved, pool.endpoint)
             await pool.retired.wait()
             nursery.cancel_scope.cancel()
+
+    async def _probe(self, group: Group, member: Member) -> None:
+        """Ask an endpoint how it does, again and again, for as long as it is wanted."""
+        pause = 0.0
+        while True:
+            terms, changed = self._runtime.terms, self._runtime.groups.changed
+            health = terms.settings.health
+            with trio.move_on_after(math.inf if health.path is None else pause):
+                await changed.wait()
+                continue
+            assert health.path is not None
+            why: str | None = f"no answer within {health.timeout:g} s"
+            with trio.move_on_after(health.timeout):
+                why = await probe(member.pool, health.path, terms.parser, terms.head_limits)
+            group.probed(member, why)
+            # Not all at the same moment, nor several proxies.
+            pause = health.interval * random.uniform(0.9, 1.1)
 
     async def _watch_peers(self) -> None:
         while True:

@@ -243,6 +243,43 @@ class Pattern:
         return str(value)
 
 
+@final
+@dataclass(frozen=True, slots=True)
+class RequestPath:
+    """What is asked of an endpoint."""
+
+    must: str = "be a path, such as /health"
+    example: str = "/health"
+
+    def read(self, value: object, base: pathlib.Path) -> str:
+        """As it is."""
+        return _expect(value, str, self.must)
+
+    def write(self, value: object) -> str:
+        """As it is."""
+        return str(value)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Fraction:
+    """A part of a whole."""
+
+    must: str = "be a number from 0 to 1, without quotes"
+    example: float = 0.5
+
+    def read(self, value: object, base: pathlib.Path) -> float:
+        """As it is."""
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+            raise ValueError(f"must {self.must}")
+        return float(value)
+
+    def write(self, value: object) -> TomlValue:
+        """As it is."""
+        assert isinstance(value, float)
+        return value
+
+
 PLAIN: Final[dict[object, Scalar]] = {
     str: Text(),
     bool: Flag(),

@@ -14,13 +14,17 @@ from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from typing import Annotated, Final, Literal, Union, final, get_args, get_origin, get_type_hints
 
+from ..config import SHARE, TARGET
 from ..units import Quantity
-from .scalars import PLAIN, Choice, Measured, Scalar
+from .scalars import PLAIN, Choice, Fraction, Measured, RequestPath, Scalar
 
 FLAT: Final = "flat"
 """Annotates a field whose keys stand in the table around it."""
 RESTART: Final = "restart"
 """Annotates a field that a running proxy cannot change."""
+
+
+_MARKED: Final[Mapping[object, Scalar]] = {SHARE: Fraction(), TARGET: RequestPath()}
 
 
 @final
@@ -106,6 +110,8 @@ def _kind(hint: object) -> Kind:
         for note in args[1:]:
             if isinstance(note, Quantity):
                 return Measured(note)
+            if note in _MARKED:
+                return _MARKED[note]
             if note not in (FLAT, RESTART):
                 assert not isinstance(note, str)
                 scalar: Scalar = note
