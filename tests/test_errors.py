@@ -7,6 +7,7 @@ import json
 import pytest
 
 from trioproxy import Code, Fault, Outcome, ProxyError
+from trioproxy.apis.operations import Api
 from trioproxy.apis.refusal import refusal
 from trioproxy.errors import RULES
 from trioproxy.record import outcome_of
@@ -51,7 +52,7 @@ def test_an_error_has_the_outcome_of_its_fault(code: Code) -> None:
 @pytest.mark.parametrize("code", Code)
 @pytest.mark.parametrize("message", ["plain", 'quotes " and \\', "\r\nX: y", "\x00\x1b[31m", "☃"])
 def test_what_a_client_reads(code: Code, message: str) -> None:
-    fields, body = refusal(ProxyError(code, message, param="model", retry_after=3), "an-id")
+    fields, body = refusal(ProxyError(code, message, param="model", retry_after=3), "an-id", Api.OPENAI)
     assert body.isascii() or "☃" in message
     assert not any(byte < 0x20 for byte in body)
     error = json.loads(body)["error"]
@@ -65,6 +66,32 @@ def test_what_a_client_reads(code: Code, message: str) -> None:
 
 
 def test_what_is_not_known_is_not_said() -> None:
-    fields, body = refusal(ProxyError(Code.BAD_REQUEST, "x"), "an-id")
+    fields, body = refusal(ProxyError(Code.BAD_REQUEST, "x"), "an-id", Api.OPENAI)
     assert not [name for name, _ in fields if name == b"retry-after"]
     assert json.loads(body)["error"]["param"] is None
+
+
+@pytest.mark.parametrize("code", Code)
+def test_what_a_client_of_anthropic_reads(code: Code) -> None:
+    fields, body = refusal(ProxyError(code, "plain"), "an-id", Api.ANTHROPIC)
+    said = json.loads(body)
+    assert said.keys() == {"type", "error", "request_id"}
+    assert (said["type"], said["request_id"], said["error"]["message"]) == ("error", "an-id", "plain")
+    assert said["error"]["type"] in {
+        *("invalid_request_error", "authentication_error", "permission_error", "not_found_error", "request_too_large"),
+        *("rate_limit_error", "api_error", "overloaded_error", "timeout_error"),
+    }
+    assert (b"request-id", b"an-id") in fields
+
+
+@pytest.mark.parametrize("code", Code)
+def test_a_client_is_told_whether_to_come_again(code: Code) -> None:
+    """What the SDKs would repeat, they repeat only if that can help: see ``refusal``."""
+    rule = RULES[code]
+    fields = dict(refusal(ProxyError(code, "x"), "an-id", Api.OPENAI)[0])
+    if rule.retryable:
+        assert b"x-should-retry" not in fields
+        assert (b"retry-after" in fields) is (rule.status in (429, 503))
+    else:
+        assert b"retry-after" not in fields
+        assert (fields.get(b"x-should-retry") == b"false") is (rule.status in (408, 409, 429) or rule.status >= 500)

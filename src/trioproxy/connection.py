@@ -17,6 +17,7 @@ from typing import Final, final
 import trio
 
 from . import http1
+from .apis.operations import Api, api_of
 from .apis.requests import BodyReader, body_reader
 from .body import READ_AHEAD, BodyStage, BufferedBody, StreamedBody, overloaded, too_large
 from .config import Settings
@@ -351,7 +352,8 @@ class ClientConnection:
             if head.framing.length > match.settings.limits.body_size:
                 raise too_large(match.settings.limits.body_size)
         except ProxyError as error:
-            self._refuse(error, head_only=raw is not None and raw.startswith(b"HEAD "))
+            method, _, rest = (raw or b"").partition(b" ")
+            self._refuse(error, head_only=method == b"HEAD", api=api_of(rest))
             return
         self._begin(head, match, fields)
         rest = self._heads.take_rest()
@@ -393,6 +395,7 @@ class ClientConnection:
             head_only=head.method == b"HEAD",
             keep_alive=head.keep_alive and not runtime.draining,
             stall=self._terms.settings.deadlines.write_stall,
+            api=match.operation.api,
         )
         reader = None if isinstance(body, StreamedBody) else fields
         exchange = Exchange(runtime, self._terms, match, head, body, reader, writer, self._client, self._set_alarm)
@@ -501,14 +504,14 @@ class ClientConnection:
             seconds = min(seconds, _DRAIN_LINGER)
         self._set_deadline(trio.current_time() + seconds)
 
-    def _refuse(self, error: ProxyError, *, head_only: bool = False) -> None:
+    def _refuse(self, error: ProxyError, *, head_only: bool = False, api: Api = Api.OPENAI) -> None:
         """Answer a head that cannot be served, then end the connection: where the next request begins is unknown."""
         self._state = _DISCARD
         self._deadline = math.inf
         assert self._nursery is not None
-        self._nursery.start_soon(self._send_refusal, error.with_traceback(None), head_only)
+        self._nursery.start_soon(self._send_refusal, error.with_traceback(None), head_only, api)
 
-    async def _send_refusal(self, error: ProxyError, head_only: bool) -> None:
+    async def _send_refusal(self, error: ProxyError, head_only: bool, api: Api) -> None:
         runtime = self._runtime
         now = trio.current_time()
         request_id = runtime.next_request_id()
@@ -520,6 +523,7 @@ class ClientConnection:
             head_only=head_only,
             keep_alive=False,
             stall=self._terms.settings.deadlines.write_stall,
+            api=api,
         )
         try:
             await writer.send_error(error, request_id, runtime.date)

@@ -15,6 +15,7 @@ from typing import Final, final
 
 import trio
 
+from .apis.operations import Api
 from .apis.refusal import refusal
 from .errors import ProxyError
 from .http1 import (
@@ -34,7 +35,7 @@ _PHRASES: Final = {413: b"Content Too Large", 414: b"URI Too Long"}
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _JOIN_LIMIT: Final = 16384
 """Pieces up to this many bytes are joined for one plain send; larger ones are sent as they are, vectored."""
-_RELAYED: Final = FieldFilter(noted=frozenset({b"date", b"x-request-id"}), once=frozenset({b"date"}))
+_RELAYED: Final = FieldFilter(noted=frozenset({b"date", b"x-request-id", b"request-id"}), once=frozenset({b"date"}))
 
 
 class ClientGone(Exception):  # noqa: N818 - not an error of anyone's: it ends the exchange
@@ -58,6 +59,8 @@ class Delimiting(enum.Enum):
 # An enum's members are looked up anew each time, which is 0.1 µs (CPython 3.11): those of most responses, once.
 _LENGTH: Final = FramingKind.LENGTH
 _BY_LENGTH: Final = Delimiting.LENGTH
+_OPENAI: Final = Api.OPENAI
+_ANTHROPIC: Final = Api.ANTHROPIC
 
 
 def _phrase(status: int) -> bytes:
@@ -91,11 +94,32 @@ class ResponseWriter:
     :param head_only: whether it asked with HEAD.
     :param keep_alive: whether the connection may be used again after this response; the writer may change its mind.
     :param stall: seconds that the client may take nothing.
+    :param api: by whose conventions it goes.
     """
 
-    __slots__ = ("_delimiting", "_head_only", "_stall", "_transport", "complete", "http_11", "keep_alive", "started")
+    __slots__ = (
+        "_delimiting",
+        "_head_only",
+        "_stall",
+        "_transport",
+        "api",
+        "complete",
+        "http_11",
+        "keep_alive",
+        "started",
+    )
 
-    def __init__(self, transport: Transport, *, http_11: bool, head_only: bool, keep_alive: bool, stall: float) -> None:
+    def __init__(
+        self,
+        transport: Transport,
+        *,
+        http_11: bool,
+        head_only: bool,
+        keep_alive: bool,
+        stall: float,
+        api: Api = _OPENAI,
+    ) -> None:
+        self.api: Final = api
         self._transport = transport
         self._head_only = head_only
         self._stall = stall
@@ -129,6 +153,8 @@ class ResponseWriter:
             lines.append(b"date: " + date())
         if b"x-request-id" not in seen:
             lines.append(b"x-request-id: " + request_id)
+        if self.api is _ANTHROPIC and b"request-id" not in seen:
+            lines.append(b"request-id: " + request_id)
         if kind is _LENGTH:
             self._delimiting = _BY_LENGTH
         elif kind is FramingKind.NONE:
@@ -153,7 +179,7 @@ class ResponseWriter:
         :raises ClientGone: the connection has ended.
         :raises ClientStalled: the client took nothing for as long as it may.
         """
-        fields, body = refusal(error, request_id)
+        fields, body = refusal(error, request_id, self.api)
         fields.append((b"date", date()))
         await self.send([self.own_response(error.status, fields, body)])
 

@@ -229,6 +229,11 @@ def _row(request: str, operation: Operation) -> str:
     return f"| `{request}` | `{operation.name}` | {form} | {usage} | {state} |".replace("  ", " ")
 
 
+def api_of(path: bytes) -> Api:
+    """By whose conventions a client goes that asks for this path, open or not."""
+    return Api.ANTHROPIC if path.startswith(b"/v1/messages") else Api.OPENAI
+
+
 def named_in(path: bytes) -> str | None:
     """The id that a path names, for an operation whose state is ``NAMES``; None if it cannot be one.
 

@@ -33,7 +33,7 @@ class HealthState:
         self._plan = plan
         self.failures = 0
         """Of requests, in a row."""
-        self.up = True
+        self.up: bool = True
         """As probes see it; until they have failed often enough, it is."""
         self.drained = False
         """Whether an operator has taken it out: it gets no new request."""
