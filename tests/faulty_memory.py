@@ -17,6 +17,15 @@ DIES_AT = 25
 """The request at which one of them ends its process."""
 
 
+class Answer:
+    """What is known of one answer."""
+
+    def __init__(self) -> None:
+        self.whole = False
+        """Its last chunk was relayed: a client that leaves then has had all of it, though the upstream may not have
+        closed yet."""
+
+
 class Correct:
     """Buffers a request, forwards it, relays the answer as fast as the client reads; a client that leaves ends it."""
 
@@ -33,11 +42,12 @@ class Correct:
             writer.close()
             return
         self.served += 1
-        exchange = asyncio.create_task(self.exchange(request, writer))
+        answer = Answer()
+        exchange = asyncio.create_task(self.exchange(request, writer, answer))
         left = asyncio.create_task(has_left(reader))
         del request
         await asyncio.wait((exchange, left), return_when=asyncio.FIRST_COMPLETED)
-        if exchange.done():
+        if exchange.done() or answer.whole:
             self.completed()
         else:
             exchange.cancel()
@@ -46,7 +56,7 @@ class Correct:
         await asyncio.gather(exchange, left, return_exceptions=True)
         writer.transport.abort() if not exchange.cancelled() and exchange.exception() else writer.close()
 
-    async def exchange(self, request: list[bytes], writer: asyncio.StreamWriter) -> None:
+    async def exchange(self, request: list[bytes], writer: asyncio.StreamWriter, answer: Answer) -> None:
         """Forward the request and relay the answer, until the upstream closes."""
         upstream_reader, upstream = await asyncio.open_connection(*self.upstream)
         try:
@@ -54,7 +64,7 @@ class Correct:
             while request:
                 upstream.write(request.pop(0))
                 await upstream.drain()
-            await self.relay(upstream_reader, writer)
+            await self.relay(upstream_reader, writer, answer)
             del kept
         finally:
             upstream.transport.abort()
@@ -63,9 +73,10 @@ class Correct:
         """The request is about to be sent; what is returned stays until the answer has ended."""
         return None
 
-    async def relay(self, upstream: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def relay(self, upstream: asyncio.StreamReader, writer: asyncio.StreamWriter, answer: Answer) -> None:
         """Relay the answer."""
         while data := await upstream.read(65536):
+            answer.whole = data.endswith(b"0\r\n\r\n")
             writer.write(data)
             await writer.drain()
 
@@ -110,7 +121,7 @@ class LeaksCancelled(Correct):
 class BuffersUnread(Correct):
     """Takes all that the upstream sends, whether or not the client reads."""
 
-    async def relay(self, upstream: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def relay(self, upstream: asyncio.StreamReader, writer: asyncio.StreamWriter, answer: Answer) -> None:
         while data := await upstream.read(65536):
             writer.write(data)
         await writer.drain()

@@ -173,16 +173,19 @@ class SseUsageReader:
             return
         found = read_event(data)
         if found is None:
-            self._take_oddly(event)
+            self._take_oddly(event, data)
             return
         self._tokens.take(found)
         if found.usage is not None or found.choices is None or found.timings is not None:
             self._report(reported(found))
 
-    def _take_oddly(self, event: bytes) -> None:
-        """Read an event whose data is several lines, or malformed, or no JSON."""
+    def _take_oddly(self, event: bytes, tried: bytes) -> None:
+        """Read an event whose data is several lines, or malformed, or no JSON.
+
+        :param tried: what could not be read.
+        """
         data = data_of(event)
-        found = read_event(data)
+        found = None if data == tried.strip() else read_event(data)
         if found is not None:
             self._tokens.take(found)
             self._report(reported(found))

@@ -251,6 +251,8 @@ def parse_usage(value: bytes | msgspec.Raw) -> Usage | None:
 
     A count that cannot be read loses no other. None if nothing can be read, as for ``null`` and ``{}``.
     """
+    if not bytes(value).lstrip().startswith(b"{"):
+        return None
     try:
         return _read(_COUNTS.decode(value))
     except (msgspec.MsgspecError, RecursionError, ValueError):
