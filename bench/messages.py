@@ -77,7 +77,10 @@ def chunk(data: bytes) -> bytes:
 
 @final
 class Events:
-    """The events of one stream: all of one length, each with its stream's number and its own."""
+    """The events of one stream: all of one length, each with its stream's number and its own.
+
+    They are valid JSON, as a model server's are: a proxy may read them, and what is malformed takes it longer.
+    """
 
     __slots__ = ("_end", "_stream", "size")
 
@@ -88,7 +91,7 @@ class Events:
         self.size = size
 
     def _start(self, number: int) -> bytes:
-        return b'data: {"id":"chatcmpl-%08d","seq":%010d,"choices":[{"index":0,"delta":{"content":"' % (
+        return b'data: {"id":"chatcmpl-%08d","seq":"%010d","choices":[{"index":0,"delta":{"content":"' % (
             self._stream,
             number,
         )
